@@ -1,0 +1,263 @@
+"""A Case: everything about one input in plain numbers and words, readable, hashable and the same on every machine."""
+
+import hashlib
+import math
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+SCHEMA = 1
+T = TypeVar("T")
+
+Op = Literal["decode", "extend", "cache_write", "step", "gather", "merge"]
+Float = Literal["float32", "float16", "bfloat16"]
+KvFloat = Literal["same", "float32", "float16", "bfloat16", "e4m3", "e5m2"]
+Placement = Literal["in_order", "reversed", "shuffled", "interleaved", "far"]
+TablePad = Literal["minus_one", "zero", "huge", "other"]
+Layout = Literal["nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset"]
+SoloLayout = Literal["same", "nhd", "hnd", "padded", "offset"]
+QLayout = Literal["contiguous", "fused_qkv", "transposed_heads"]
+OutLayout = Literal["allocated", "given", "padded"]
+Values = Literal[
+    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max"
+]
+Poison = Literal["nan", "inf", "huge", "random_bits"]
+
+
+class InvalidCase(ValueError):
+    """A Case that contradicts itself, or JSON that is no Case; the message says got, expected and where."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The base of all that is written to JSON: immutable, defaults left out, unknown fields refused."""
+
+
+class Seq(Record, frozen=True):
+    """One sequence. `tag` names its data and stays when other sequences are removed."""
+
+    query_len: int = 1
+    kv_len: int = 1
+    tag: int = 0
+    shares_prefix_with: int | None = None  # the tag of the owner
+    shared_blocks: int = 0
+
+
+class Slots(Record, frozen=True):
+    """How new tokens map to slots (cache_write, step)."""
+
+    order: Literal["in_order", "shuffled"] = "in_order"
+    holes: int = 0
+    tail_padding: int = 0
+
+
+class Tile(Record, frozen=True):
+    """The range of slots that `gather` loads."""
+
+    start: int = 0
+    end: int = 1
+
+
+class States(Record, frozen=True):
+    """How `merge` partitions the keys, and which parts are empty."""
+
+    partition: tuple[int, ...] = ()
+    empty: tuple[int, ...] = ()
+
+
+class Hints(Record, frozen=True):
+    """Tuning knobs; 0 leaves the choice to the subject, and a subject without the knob ignores it."""
+
+    num_splits: int = 0
+    tile_q: int = 0
+    tile_kv: int = 0
+    num_warps: int = 0
+    num_stages: int = 0
+
+
+class Case(Record, frozen=True):
+    """One input. Every default is the simplest legal value, so JSON shows only what matters."""
+
+    schema: int = SCHEMA
+    op: Op = "decode"
+    seqs: tuple[Seq, ...] = (Seq(),)
+    padding_rows: int = 0
+    num_q_heads: int = 1
+    num_kv_heads: int = 1
+    head_dim: int = 16
+    head_dim_v: int | None = None
+    v_is_k_prefix: bool = False
+    block_size: int = 16
+    dtype: Float = "float32"
+    kv_dtype: KvFloat = "same"
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    scale_granularity: Literal["tensor", "head"] = "tensor"
+    causal: bool = True
+    window: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    alibi: bool = False
+    sinks: bool = False
+    scale: float | None = None
+    want_lse: bool = False
+    new_kv: Literal["in_cache", "dense", "append"] = "in_cache"
+    max_len_slack: int = 0
+    placement: Placement = "in_order"
+    table_pad: TablePad = "minus_one"
+    extra_columns: int = 0
+    table_dtype: Literal["int32", "int64"] = "int32"
+    spare_blocks: int = 0
+    layout: Layout = "nhd"
+    v_layout: SoloLayout = "same"
+    q_layout: QLayout = "contiguous"
+    out_layout: OutLayout = "allocated"
+    values: Values = "normal"
+    k_poison: Poison = "nan"
+    v_poison: Poison = "nan"
+    spare_poison: Poison = "nan"
+    slots: Slots = Slots()
+    tile: Tile = Tile()
+    states: States = States()
+    hints: Hints = Hints()
+    geometry_seed: int = 0
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for complaint in complaints(self):
+            raise InvalidCase(complaint)
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.num_q_heads // self.num_kv_heads
+
+    @property
+    def value_dim(self) -> int:
+        """The head dim of V and of the output."""
+        return self.head_dim if self.head_dim_v is None else self.head_dim_v
+
+    @property
+    def cache_dtype(self) -> str:
+        """The type of the KV cache."""
+        return self.dtype if self.kv_dtype == "same" else self.kv_dtype
+
+    @property
+    def softmax_scale(self) -> float:
+        """The factor of q·k."""
+        return 1.0 / math.sqrt(self.head_dim) if self.scale is None else self.scale
+
+    @property
+    def kv_layouts(self) -> tuple[str, str]:
+        """The layouts of K and of V."""
+        return self.layout, (self.layout if self.v_layout == "same" else self.v_layout)
+
+    def blocks_of(self, seq: Seq) -> int:
+        """How many logical blocks the sequence needs."""
+        return -(-seq.kv_len // self.block_size)
+
+
+def complaints(case: Case) -> list[str]:
+    """What is contradictory in the case, each with the value and what was expected."""
+    return _shape_complaints(case) + _feature_complaints(case) + _sharing_complaints(case)
+
+
+def _shape_complaints(case: Case) -> list[str]:
+    found = []
+    if case.schema != SCHEMA:
+        found.append(f"schema is {case.schema}, but this version reads {SCHEMA}")
+    if not case.seqs:
+        found.append("seqs is empty, but a case needs at least one sequence")
+    for name in ("num_q_heads", "num_kv_heads", "head_dim", "block_size", "value_dim"):
+        if getattr(case, name) < 1:
+            found.append(f"{name} is {getattr(case, name)}, but should be at least 1")
+    if case.num_kv_heads > 0 and case.num_q_heads % case.num_kv_heads:
+        found.append(f"num_q_heads is {case.num_q_heads}, but should be a multiple of num_kv_heads {case.num_kv_heads}")
+    for name in ("padding_rows", "extra_columns", "spare_blocks", "max_len_slack", "geometry_seed", "data_seed"):
+        if getattr(case, name) < 0:
+            found.append(f"{name} is {getattr(case, name)}, but should not be negative")
+    for i, seq in enumerate(case.seqs):
+        if seq.query_len < 0 or seq.kv_len < 0:
+            found.append(f"seqs[{i}] has query_len {seq.query_len} and kv_len {seq.kv_len}: neither may be negative")
+    return found
+
+
+def _feature_complaints(case: Case) -> list[str]:
+    found = []
+    if min(case.window) < -1:
+        found.append(f"window is {list(case.window)}, but each side should be -1 (unlimited) or a count from 0")
+    if not (case.softcap >= 0 and math.isfinite(case.softcap)):
+        found.append(f"softcap is {case.softcap}, but should be 0 (off) or a positive number")
+    if case.scale is not None and not (case.scale > 0 and math.isfinite(case.scale)):
+        found.append(f"scale is {case.scale}, but should be a positive number")
+    if case.v_layout != "same" and case.layout in ("kv_stacked", "kv_interleaved"):
+        found.append(f"v_layout is {case.v_layout!r}, but layout {case.layout!r} holds K and V in one buffer")
+    if case.head_dim_v not in (None, case.head_dim) and case.layout in ("kv_stacked", "kv_interleaved"):
+        found.append(f"head_dim_v is {case.head_dim_v}, but layout {case.layout!r} needs it equal to {case.head_dim}")
+    if case.op == "decode" and any(seq.query_len != 1 for seq in case.seqs):
+        found.append("op is 'decode', but a sequence has query_len other than 1")
+    return found
+
+
+def _sharing_complaints(case: Case) -> list[str]:
+    found = []
+    seen: dict[int, Seq] = {}
+    for i, seq in enumerate(case.seqs):
+        if seq.tag in seen:
+            found.append(f"seqs[{i}].tag is {seq.tag}, but an earlier sequence has that tag")
+        owner = seen.get(seq.shares_prefix_with) if seq.shares_prefix_with is not None else None
+        if seq.shared_blocks and owner is None:
+            found.append(f"seqs[{i}] shares blocks with {seq.shares_prefix_with}, but no earlier sequence has that tag")
+        elif owner and seq.shared_blocks * case.block_size > min(seq.kv_len, owner.kv_len):
+            found.append(f"seqs[{i}].shared_blocks is {seq.shared_blocks}, but only whole common blocks can be shared")
+        seen[seq.tag] = seq
+    return found
+
+
+def to_json(record: msgspec.Struct) -> str:
+    """Readable JSON, a field a line; defaults are left out, but never the schema of a case."""
+    return _lines(_with_schema(record), indent=0) + "\n"
+
+
+def _with_schema(record: msgspec.Struct) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(record)
+    for name in record.__struct_fields__:
+        if isinstance(getattr(record, name), Case):
+            fields[name] = _with_schema(getattr(record, name))
+    return {"schema": SCHEMA} | fields
+
+
+def _lines(fields: dict[str, Any], indent: int) -> str:
+    pad = "  " * (indent + 1)
+    lines = [f"{pad}{_compact(name)}: {_value(value, indent)}" for name, value in fields.items()]
+    return "{\n" + ",\n".join(lines) + "\n" + "  " * indent + "}"
+
+
+def _value(value: Any, indent: int) -> str:
+    return _lines(value, indent + 1) if isinstance(value, dict) and value else _compact(value)
+
+
+def _compact(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+
+
+def from_json(text: str | bytes, where: str = "the case") -> Case:
+    """Read a Case; raises InvalidCase naming the value, what was expected and the place."""
+    return decode(text, Case, where)
+
+
+def decode(text: str | bytes, kind: type[T], where: str) -> T:
+    """Read a record of the given kind strictly; raises InvalidCase."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise InvalidCase(f"{where}: {error}") from None
+
+
+def digest(case: Case) -> str:
+    """Twelve hex digits that name the case's content."""
+    canonical = msgspec.json.encode(msgspec.to_builtins(case), order="deterministic")
+    return hashlib.sha256(canonical).hexdigest()[:12]
+
+
+def replace(case: Case, **changes: Any) -> Case:
+    """The case with some fields changed, checked again."""
+    return msgspec.structs.replace(case, **changes)

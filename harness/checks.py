@@ -1,0 +1,175 @@
+"""The base set of checks: from what was observed of a call to findings."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.bounds import Bound, exceeds, margin
+from harness.case import Case
+from harness.executors.base import BadAccess, Observed
+from harness.inputs import Materials
+from harness.results import Finding
+from harness.tensors import Array
+
+
+@dataclass(frozen=True)
+class Run:
+    """One observed call and what it should have been."""
+
+    materials: Materials
+    observed: Observed
+    bound: Bound | None  # None where there is no output to judge
+
+    @property
+    def case(self) -> Case:
+        """The case that ran."""
+        return self.materials.case
+
+
+def base_findings(run: Run) -> list[Finding]:
+    """Everything that one call shows, without launching anything again."""
+    return [finding for check in BASE for finding in check(run)]
+
+
+# --- the call itself ---------------------------------------------------------------------------------------------
+
+
+def raised(run: Run) -> Iterator[Finding]:
+    """An exception left the subject; a lost device context is a crash."""
+    failure = run.observed.failure
+    if failure is None:
+        return
+    where = f" at {failure.line}" if failure.line else ""
+    message = f"{failure.type}{where}: {failure.message}"
+    if failure.poisoned:
+        yield Finding(kind="crash", detail=failure.type, message=message, accuses="an illegal memory access")
+    else:
+        yield Finding(kind="exception", detail=f"{failure.type} {failure.line}", message=message, line=failure.line)
+
+
+def misshapen(run: Run) -> Iterator[Finding]:
+    """What came back is not the output of this operation."""
+    if run.observed.complaint:
+        yield Finding(kind="wrong shape", message=run.observed.complaint, accuses="the wrapper")
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def bad_accesses(run: Run) -> Iterator[Finding]:
+    """Reads and writes outside an allocation or outside what a view can reach."""
+    for access in run.observed.accesses:
+        if access.kind.startswith("dead"):
+            continue
+        kind = "bad write" if access.kind.endswith("write") else "bad read"
+        yield Finding(kind=kind, detail=access.tensor, message=tell_access(access), line=access.line)
+
+
+def tell_access(access: BadAccess) -> str:
+    """An access in words."""
+    place = list(access.index) if isinstance(access.index, tuple) else f"element {access.index}"
+    times = f", {access.count} elements in all" if access.count > 1 else ""
+    return f"{access.kind} of {access.tensor} {place} by program {list(access.program)} at {access.line}{times}"
+
+
+def wrote_outside(run: Run) -> Iterator[Finding]:
+    """A fence or a gap between strides changed."""
+    for name in run.observed.outside:
+        message = f"elements outside {name} (its fence, or between its strides) were written"
+        yield Finding(kind="wrote outside", detail=name, message=message)
+
+
+def changed_inputs(run: Run) -> Iterator[Finding]:
+    """Something that is only to be read was written."""
+    for name in run.observed.changed:
+        yield Finding(kind="inputs changed", detail=name, message=f"{name} is an input, but the call changed it")
+
+
+def unwritten(run: Run) -> Iterator[Finding]:
+    """A given `out` still holds the poison it came with."""
+    if run.observed.unwritten:
+        size = run.observed.out.size if run.observed.out is not None else "?"
+        message = f"{run.observed.unwritten} of {size} elements of the given out were never written"
+        yield Finding(kind="unwritten output", message=message)
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+
+def inaccurate(run: Run) -> Iterator[Finding]:
+    """`out` and `lse` against truth and bound, element by element."""
+    if run.bound is None:
+        return
+    out, lse, bound = run.observed.out, run.observed.lse, run.bound
+    if (wrong := exceeds(out, bound)).any():
+        at = _worst(margin(out, bound), wrong)
+        yield _beyond(run, "out", out, (bound.truth, bound.out), wrong, at)
+    if lse is not None and (wrong := exceeds(lse, bound.truth_lse, bound.lse)).any():
+        at = _worst(margin(lse, bound.truth_lse, bound.lse), wrong)
+        yield _beyond(run, "lse", lse, (bound.truth_lse, bound.lse), wrong, at)
+
+
+def _beyond(
+    run: Run, name: str, seen: Array, expected: tuple[Array, Array], wrong: Array, at: tuple[int, ...]
+) -> Finding:
+    assert run.bound is not None
+    got, truth, tolerance = float(seen[at]), float(expected[0][at]), float(expected[1][at])
+    where = (_sequence(run.case, at[0]), *at)
+    times = abs(got - truth) / tolerance if tolerance else float("inf")
+    share = _dominating(run.bound, at) if name == "out" else ""
+    beyond = f" ({times:.3g} times the bound{f', {share}' if share else ''})" if np.isfinite(times) else ""
+    message = (
+        f"{name}{_place(where)} is {got:.6g}, but should be {truth:.6g} ± {tolerance:.2g}{beyond}; "
+        f"{int(wrong.sum())} of {wrong.size} elements differ"
+    )
+    return Finding(
+        kind="not finite" if not np.isfinite(got) and np.isfinite(truth) else "accuracy",
+        message=message,
+        where=where,
+        times_bound=times if np.isfinite(times) else None,
+        dominating=share,
+    )
+
+
+def _worst(margins: Array, wrong: Array) -> tuple[int, ...]:
+    """A finite error first: it tells more than a NaN."""
+    finite = wrong & np.isfinite(margins)
+    ranked = np.where(finite, margins, -1.0) if finite.any() else wrong.astype(float)
+    return tuple(int(i) for i in np.unravel_index(int(ranked.argmax()), ranked.shape))
+
+
+def _sequence(case: Case, token: int) -> int:
+    ends = np.cumsum([seq.query_len for seq in case.seqs])
+    return int(np.searchsorted(ends, token, side="right"))
+
+
+def _place(where: tuple[int, ...]) -> str:
+    words = ("sequence", "token", "head", "dim")
+    return "[" + ", ".join(f"{word} {i}" for word, i in zip(words, where, strict=False)) + "]"
+
+
+def _dominating(bound: Bound, at: tuple[int, ...]) -> str:
+    name, share = bound.dominating(at)
+    return f"which is {share:.0%} {name}"
+
+
+BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (
+    raised,
+    misshapen,
+    bad_accesses,
+    wrote_outside,
+    changed_inputs,
+    unwritten,
+    inaccurate,
+)
+
+
+def worst_margin(run: Run) -> tuple[float, str]:
+    """The largest finite error in units of the bound, and the term that dominates there."""
+    if run.bound is None or run.observed.out.size == 0:
+        return 0.0, ""
+    margins = margin(run.observed.out, run.bound)
+    margins = np.where(np.isfinite(margins), margins, 0.0)
+    at = tuple(int(i) for i in np.unravel_index(int(margins.argmax()), margins.shape))
+    return float(margins[at]), _dominating(run.bound, at)

@@ -1,0 +1,24 @@
+"""Where a subject's kernels run: `gpu`, `gridsim` (ours, on the CPU) or `interpreter` (Triton's own, a witness)."""
+
+from harness.executors.base import Executor, Failure, Observed
+
+NAMES = ("gridsim", "gpu", "interpreter")
+
+__all__ = ["NAMES", "Executor", "Failure", "Observed", "executor"]
+
+
+def executor(name: str) -> Executor:
+    """The executor of that name; torch and triton are imported here, so one process has one executor."""
+    if name == "gpu":
+        from harness.executors.gpu import Gpu
+
+        return Gpu()
+    if name == "gridsim":
+        from harness.executors.cpu import GridSim
+
+        return GridSim()
+    if name == "interpreter":
+        from harness.executors.cpu import Interpreter
+
+        return Interpreter()
+    raise ValueError(f"executor is {name!r}, but should be one of {', '.join(NAMES)}")

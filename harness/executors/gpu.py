@@ -1,0 +1,88 @@
+"""The real thing: a CUDA or ROCm device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from harness.case import Case
+from harness.executors.base import Observed, Placement, failure, observe
+from harness.inputs import Materials, materialise
+from harness.subjects import Subject
+
+torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then comes filled with NaN
+
+#: Share of the free memory that one case may take.
+SHARE_OF_FREE = 0.5
+
+
+class Gpu:
+    """The current device."""
+
+    name = "gpu"
+
+    def __init__(self) -> None:
+        self.platform = _platform()
+
+    def declines(self, case: Case) -> str | None:
+        """Memory is real here."""
+        if case.placement != "far":
+            return None
+        needed, free = _bytes(case), torch.cuda.mem_get_info()[0]
+        if needed > SHARE_OF_FREE * free:
+            return f"far blocks need {needed / 2**30:.0f} GiB, {free / 2**30:.0f} GiB are free"
+        return None
+
+    def observe(self, subject: Subject, materials: Materials) -> Observed:
+        """Call the subject once and wait for the device."""
+        try:
+            placement = Placement(materials, "cuda")
+            with launches() as seen:
+                observed = observe(_synchronised(subject), placement)
+            return replace(observed, ttir=tuple(seen))
+        except RuntimeError as error:
+            return Observed(failure=replace(failure(error), poisoned=True))
+
+
+def _synchronised(subject: Subject) -> Subject:
+    def run(inputs: Any) -> Any:
+        returned = subject.run(inputs)
+        torch.cuda.synchronize()
+        return returned
+
+    return replace(subject, run=run)
+
+
+def _platform() -> str:
+    properties = torch.cuda.get_device_properties(0)
+    if torch.version.hip:
+        return str(properties.gcnArchName).split(":")[0]
+    return f"sm{properties.major}{properties.minor}"
+
+
+def _bytes(case: Case) -> int:
+    tensors = materialise(case).inputs.tensors().values()
+    storages = {id(t.storage): t.storage.data.nbytes for t in tensors}
+    return sum(storages.values())
+
+
+@contextmanager
+def launches() -> Iterator[list[str]]:
+    """Collect the TTIR of every kernel launched inside."""
+    seen: list[str] = []
+    run = JITFunction.run
+
+    def recording(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled = run(self, *args, **kwargs)
+        if compiled is not None and "ttir" in getattr(compiled, "asm", {}):
+            seen.append(str(compiled.asm["ttir"]))
+        return compiled
+
+    JITFunction.run = recording
+    try:
+        yield seen
+    finally:
+        JITFunction.run = run

@@ -1,0 +1,231 @@
+"""Loads, stores and atomics: masks resolved, each access checked, bytes unpacked and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.executors.gridsim.arith import refuse
+from harness.executors.gridsim.codecs import CODECS, Array, Codec
+from harness.executors.gridsim.frames import Descriptor, Frame
+from harness.executors.gridsim.ir import Line, Op, Type
+from harness.executors.gridsim.memory import LIVE, OUT_OF_BOUNDS, Allocation, Found, Pointer
+
+Change = Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place in the kernel that touches memory; rows: its pointers count along the last axis, wrapping apart."""
+
+    line: Line
+    name: str
+    element: str
+    shape: tuple[int, ...]
+    rows: bool
+    codec: Codec
+
+    def lanes(self, frame: Frame, x: Array) -> Array:
+        """Stretch to every element of every program."""
+        return np.broadcast_to(x, (frame.count, *self.shape))
+
+    def settle(self, frame: Frame, mask: Array | None) -> Array | None:
+        """Note what the mask did; None where it lets everything through."""
+        if mask is None:
+            return None
+        some, every = bool(mask.any()), bool(mask.all())
+        frame.world.seen.add(f"{self.name} mask {'all' if every else 'mixed' if some else 'none'}")
+        return None if every else mask
+
+    def read(self, frame: Frame, pointer: Pointer, mask: Array | None = None, other: Array | None = None) -> Array:
+        """Load. Lanes that the mask shuts out get `other`, or 0 where the kernel leaves them undefined."""
+        mask = self.settle(frame, mask)
+        found = np.zeros((1,) * pointer.offset.ndim, self.codec.carrier) if other is None else other
+        if mask is not None and not mask.any():
+            return found
+        for owner, own in owners(pointer, mask):
+            values = self.row(owner, pointer.offset, own) if self.rows else None
+            if values is None:
+                values = self.fetch(frame, owner, pointer.offset, own)
+            found = values if own is None else keep(values, own, found)
+        return found
+
+    def row(self, owner: Allocation, index: Array, mask: Array | None) -> Array | None:
+        """Fetch whole rows, where nothing is wrong with any of them."""
+        first, count = index[..., 0], index.shape[-1]
+        if count == 1 or (index[..., -1] - first != count - 1).any():
+            return None
+        if mask is not None and mask.shape[-1] > 1 and (mask != mask[..., :1]).any():
+            return None
+        first = first if mask is None else shut(first, mask[..., 0])
+        width = self.codec.storage.itemsize
+        return (
+            self.codec.unpack(owner.rows(self.codec.storage, count)[first]) if owner.tidy(first, count, width) else None
+        )
+
+    def fetch(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> Array:
+        """Read from one allocation; what lies out of bounds is poison."""
+        codec = self.codec
+        if mask is not None:
+            index = shut(index, mask)
+        if owner.clean(index, codec.storage.itemsize):
+            return codec.unpack(owner.flat(codec.storage).take(index, mode="clip"))
+        bad = self.report(frame, owner, index, mask, write=False) == OUT_OF_BOUNDS
+        flat = owner.flat(codec.storage)
+        if not flat.size:
+            return codec.poison.reshape((1,) * index.ndim)
+        return np.where(bad, codec.poison, codec.unpack(flat.take(np.where(bad, 0, index))))
+
+    def report(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None, *, write: bool) -> Array:
+        """Record what is wrong with these accesses, and classify them."""
+        width = self.codec.storage.itemsize
+        verdict = owner.verdict(index, width)
+        judged = verdict if mask is None else np.where(mask, verdict, np.uint8(LIVE))
+        found = Found(self.lanes(frame, judged), self.lanes(frame, index), width, write=write, line=self.line)
+        frame.world.memory.record(owner, found, frame.programs.place)
+        return verdict
+
+    def write(self, frame: Frame, pointer: Pointer, values: Array, mask: Array | None = None) -> None:
+        """Store. Of lanes that write one element the last wins."""
+        mask = self.settle(frame, mask)
+        for owner, own in owners(pointer, mask):
+            shape = np.broadcast_shapes(pointer.offset.shape, values.shape, () if own is None else own.shape)
+            index, raw = np.broadcast_to(pointer.offset, shape), np.broadcast_to(self.codec.pack(values), shape)
+            if own is not None:
+                own = np.broadcast_to(own, shape)
+                if not own.any():
+                    continue
+            index, own = self.allowed(frame, owner, index, own)
+            flat = owner.flat(self.codec.storage)
+            if own is None:
+                flat[index] = raw
+            else:
+                flat[index[own]] = raw[own]
+
+    def allowed(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> tuple[Array, Array | None]:
+        """Check writes; those out of bounds are dropped."""
+        checked = index if mask is None else shut(index, mask)
+        if owner.clean(checked, self.codec.storage.itemsize):
+            return index, mask
+        inside = self.report(frame, owner, checked, mask, write=True) != OUT_OF_BOUNDS
+        return index, inside if mask is None else inside & mask
+
+    def atomic(self, frame: Frame, pointer: Pointer, mask: Array | None, change: Change, *values: Array) -> Array:
+        """Read, change and write, one lane after the other in the order of the programs; give what was read."""
+        mask = self.settle(frame, mask)
+        found = np.zeros((frame.count, *self.shape), self.codec.carrier)
+        given = [self.lanes(frame, value) for value in values]
+        for owner, own in owners(pointer, mask):
+            index = self.lanes(frame, pointer.offset)
+            own = None if own is None else self.lanes(frame, own)
+            if own is not None and not own.any():
+                continue
+            index, own = self.allowed(frame, owner, index, own)
+            chosen = np.ones(index.shape, bool) if own is None else own
+            found[chosen] = self.rounds(owner, index[chosen], change, *(value[chosen] for value in given))
+        return found
+
+    def rounds(self, owner: Allocation, index: Array, change: Change, *values: Array) -> Array:
+        """Do the updates in rounds of distinct elements: each element's updates keep their order."""
+        flat, found = owner.flat(self.codec.storage), np.empty(index.shape, self.codec.carrier)
+        order = np.argsort(index, kind="stable")
+        ordered = index[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if index.size else np.zeros(0, np.int64)
+        sizes = np.diff(np.r_[starts, index.size])
+        for turn in range(int(sizes.max(initial=0))):
+            lanes = order[starts[sizes > turn] + turn]
+            old = self.codec.unpack(flat[index[lanes]])
+            found[lanes] = old
+            flat[index[lanes]] = self.codec.pack(change(old, *(value[lanes] for value in values)))
+        return found
+
+
+def owners(pointer: Pointer, mask: Array | None) -> Iterator[tuple[Allocation, Array | None]]:
+    """Take a pointer's allocations one by one, with the lanes that each has."""
+    if pointer.which is None:
+        yield pointer.owners[0], mask
+        return
+    for number, owner in enumerate(pointer.owners):
+        own = pointer.which == number
+        yield owner, own if mask is None else own & mask
+
+
+def shut(index: Array, mask: Array) -> Array:
+    """Let lanes that the mask shuts out repeat one that it lets through, so that checks need no mask."""
+    whole = np.broadcast_to(index, np.broadcast_shapes(index.shape, mask.shape))
+    open_ = np.broadcast_to(mask, whole.shape)
+    if not open_.any():
+        return np.zeros_like(whole)
+    return np.where(mask, index, whole[np.unravel_index(int(open_.argmax()), whole.shape)])
+
+
+def keep(values: Array, mask: Array, other: Array) -> Array:
+    """Choose; whole rows in place, which is quicker."""
+    if other.size == 1 and values.shape[:-1] == mask.shape[:-1]:
+        np.copyto(values, other, where=~mask)
+        return values
+    return np.where(mask, values, other)
+
+
+def tile(descriptor: Descriptor, corner: Sequence[Array], shape: tuple[int, ...]) -> tuple[Pointer, Array]:
+    """Find a descriptor's block: its elements, and which of them lie in the tensor."""
+    pointer, rank = descriptor.pointer, len(shape)
+    offset = pointer.offset.reshape(-1, *(1,) * rank)
+    inside = np.ones((1,) * (rank + 1), bool)
+    start = rank - len(corner)
+    for i, first in enumerate(corner):
+        lane = np.arange(shape[start + i]).reshape(-1, *(1,) * (rank - start - i - 1))
+        at, size, stride = (
+            x.astype(np.int64).reshape(-1, *(1,) * rank) for x in (first, descriptor.shape[i], descriptor.strides[i])
+        )
+        at = at + lane
+        offset, inside = offset + at * stride, inside & (at >= 0) & (at < size)
+    return pointer.moved(offset), inside
+
+
+def site(op: Op, kind: Type, *, rows: bool = False) -> Site:
+    """Describe the access that an operation makes through a pointer of this type; pointers lie as 64-bit addresses."""
+    return Site(op.line, str(op.line), kind.element, kind.shape, rows, CODECS.get(kind.element, CODECS["i64"]))
+
+
+def _swap(_old: Array, new: Array) -> Array:
+    return new
+
+
+def _unsigned(apply: Change) -> Change:
+    def run(old: Array, new: Array) -> Array:
+        wide = f"u{old.dtype.itemsize}"
+        return apply(old.view(wide), new.view(wide)).view(old.dtype)
+
+    return run
+
+
+CHANGES: dict[str, Change] = {
+    "fadd": np.add,
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "max": np.maximum,
+    "min": np.minimum,
+    "umax": _unsigned(np.maximum),
+    "umin": _unsigned(np.minimum),
+    "exch": _swap,
+}
+
+
+def change(op: Op, element: str) -> Change:
+    """Find what an atomic does to the old value."""
+    words = [word for word in op.words if word in CHANGES]
+    if len(words) != 1:
+        raise refuse(op)
+    bring = CODECS[element].round
+    apply = CHANGES[words[0]]
+    return lambda old, new: bring(apply(old, new))
+
+
+def exchange(old: Array, expected: Array, new: Array) -> Array:
+    """Compare and swap."""
+    return np.where(old == expected, new, old)

@@ -1,0 +1,257 @@
+"""Makes each operation without control flow a step: a closure that reads slots and writes slots."""
+# ruff: noqa: ARG001 - every maker of a table has one signature
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.executors.gridsim import access
+from harness.executors.gridsim.arith import ELEMENTWISE, refuse
+from harness.executors.gridsim.codecs import CODECS, Array
+from harness.executors.gridsim.frames import Descriptor, Frame, Step, Value
+from harness.executors.gridsim.ir import Op, Type
+from harness.executors.gridsim.memory import Allocation, Pointer, common
+from harness.executors.gridsim.shapes import MOVES, SHAPES, Combine, constant, full, reduce, scan, select
+
+Slots = tuple[int, ...]
+Kinds = tuple[Type, ...]
+Apply = Callable[..., Value | tuple[Value, ...]]  # of values
+Effect = Callable[..., Value | None]  # of a frame and values
+IDLE = {"tt.print", "tt.assert", "gpu.barrier", "ttg.barrier", "llvm.intr.assume"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an operation does: `apply` where it needs values alone, else `effect`; pure: it may run before its place."""
+
+    apply: Apply | None = None
+    effect: Effect | None = None
+    pure: bool = False
+
+    def step(self, given: Slots, results: Slots) -> Step:
+        """Bind it to slots."""
+        if self.effect is not None:
+            return _effect(self.effect, given, results)
+        if self.apply is None:
+            return _idle
+        if len(results) == 1 and len(given) == 1:
+            return _unary(self.apply, given[0], results[0])
+        if len(results) == 1 and len(given) == 2:
+            return _binary(self.apply, given[0], given[1], results[0])
+        return _apply(self.apply, given, results)
+
+
+def _idle(_frame: Frame) -> None:
+    pass
+
+
+def _effect(effect: Effect, given: Slots, results: Slots) -> Step:
+    def step(frame: Frame) -> None:
+        values = frame.values
+        found = effect(frame, *[values[slot] for slot in given])
+        if found is not None:
+            values[results[0]] = found
+
+    return step
+
+
+def _apply(apply: Apply, given: Slots, results: Slots) -> Step:
+    def step(frame: Frame) -> None:
+        values = frame.values
+        found = apply(*[values[slot] for slot in given])
+        for slot, value in zip(results, found if isinstance(found, tuple) else (found,), strict=True):
+            values[slot] = value
+
+    return step
+
+
+def _unary(apply: Apply, a: int, to: int) -> Step:
+    def step(frame: Frame) -> None:
+        values = frame.values
+        values[to] = apply(values[a])  # type: ignore[assignment]  # one result, no tuple
+
+    return step
+
+
+def _binary(apply: Apply, a: int, b: int, to: int) -> Step:
+    def step(frame: Frame) -> None:
+        values = frame.values
+        values[to] = apply(values[a], values[b])  # type: ignore[assignment]  # one result, no tuple
+
+    return step
+
+
+def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = False) -> Made:
+    """Find an operation in the tables; rows: the pointers of a load are known to run on along the last axis."""
+    if op.name == "arith.constant":
+        return Made(lambda: constant(op))
+    if combine is not None:
+        return Made((reduce if op.name == "tt.reduce" else scan)(op, kinds, combine))
+    if op.name in IDLE:
+        return Made()
+    if op.name == "tt.load":
+        return Made(effect=access.site(op, kinds[0], rows=rows).read)
+    if op.name in EFFECTS:
+        return Made(effect=EFFECTS[op.name](op, kinds), pure=op.name in PURE)
+    if any(kind.kind == "pointer" for kind in (*kinds, *op.result_types)):
+        return Made(_on_pointers(op, kinds))
+    table = ELEMENTWISE if op.name in ELEMENTWISE else SHAPES
+    if op.name not in table:
+        raise refuse(op)
+    return Made(table[op.name](op, kinds))
+
+
+def _on_pointers(op: Op, kinds: Kinds) -> Apply:
+    """Make an operation on pointers: their shapes change as those of numbers do."""
+    if op.name in MOVES:
+        move = SHAPES[op.name](op, kinds)
+        return lambda pointer: pointer.map(move)
+    if op.name not in POINTERS:
+        raise refuse(op, "on pointers")
+    return POINTERS[op.name](op, kinds)
+
+
+def _add(op: Op, kinds: Kinds) -> Apply:
+    return lambda pointer, by: Pointer(pointer.owners, pointer.offset + by, pointer.which)
+
+
+def _choose(op: Op, kinds: Kinds) -> Apply:
+    pick = select(op, kinds)
+
+    def run(which: Array, a: Pointer, b: Pointer) -> Pointer:
+        a, b = common((a, b))
+        owner = None if a.which is None or b.which is None else pick(which, a.which, b.which)
+        return Pointer(a.owners, pick(which, a.offset, b.offset), owner)
+
+    return run
+
+
+def _size(element: str) -> int:
+    return CODECS[element].storage.itemsize if element in CODECS else 8
+
+
+def _recast(op: Op, kinds: Kinds) -> Apply:
+    old, new = _size(kinds[0].element), _size(op.result_types[0].element)
+
+    def run(pointer: Pointer) -> Pointer:
+        at = pointer.offset * old
+        if (at % new).any():
+            raise refuse(op, f"a pointer to {kinds[0].element} that is not aligned for {op.result_types[0].element}")
+        return pointer.moved(at // new)
+
+    return run if old != new else lambda pointer: pointer
+
+
+def _address(op: Op, kinds: Kinds) -> Apply:
+    size = _size(kinds[0].element)
+
+    def run(pointer: Pointer) -> Array:
+        starts = np.array([owner.address for owner in pointer.owners], np.int64)
+        return pointer.offset * size + (starts[:1] if pointer.which is None else starts[pointer.which])
+
+    return run
+
+
+def _program(op: Op, kinds: Kinds) -> Effect:
+    axis = "xyz".index(op.words[0])
+    return lambda frame: frame.programs.axis(axis)
+
+
+def _programs(op: Op, kinds: Kinds) -> Effect:
+    axis = "xyz".index(op.words[0])
+    return lambda frame: np.full(1, frame.programs.grid[axis], np.int32)
+
+
+def _resolve(op: Op, kinds: Kinds) -> Effect:
+    """Find the allocation that an address lies in; null where there is none."""
+    size = _size(op.result_types[0].element)
+
+    def run(frame: Frame, address: Array) -> Pointer:
+        known = list({owner.address: owner for owner in frame.world.owners}.values())
+        which = np.full(address.shape, len(known), np.int16)
+        for number, owner in enumerate(known):
+            which[(address >= owner.address) & (address < owner.address + owner.nbytes)] = number
+        starts = np.array([owner.address for owner in known] + [0], np.int64)
+        return Pointer((*known, Allocation.null()), (address - starts[which]) // size, which)
+
+    return run
+
+
+def _store(op: Op, kinds: Kinds) -> Effect:
+    return access.site(op, kinds[0]).write
+
+
+def _update(op: Op, kinds: Kinds) -> Effect:
+    site, change = access.site(op, kinds[0]), access.change(op, kinds[0].element)
+
+    def run(frame: Frame, pointer: Pointer, value: Array, mask: Array | None = None) -> Array:
+        return site.atomic(frame, pointer, mask, change, value)
+
+    return run
+
+
+def _exchange(op: Op, kinds: Kinds) -> Effect:
+    site = access.site(op, kinds[0])
+
+    def run(frame: Frame, pointer: Pointer, expected: Array, new: Array) -> Array:
+        return site.atomic(frame, pointer, None, access.exchange, expected, new)
+
+    return run
+
+
+def _describe(op: Op, kinds: Kinds) -> Effect:
+    rank = (len(kinds) - 1) // 2
+    fill = np.nan if "nan" in str(op.attributes).lower() else 0.0
+
+    def run(frame: Frame, pointer: Pointer, *sizes: Array) -> Descriptor:
+        return Descriptor(pointer, sizes[:rank], sizes[rank:], fill)
+
+    return run
+
+
+def _load_tile(op: Op, kinds: Kinds) -> Effect:
+    site, shape = access.site(op, kinds[0]), op.result_types[0].shape
+
+    def run(frame: Frame, descriptor: Descriptor, *corner: Array) -> Array:
+        pointer, inside = access.tile(descriptor, corner, site.shape)
+        fill = np.full((1,) * (len(site.shape) + 1), descriptor.fill, site.codec.carrier)
+        found = full(site.read(frame, pointer, inside, fill), site.shape)
+        return found.reshape(found.shape[0], *shape)
+
+    return run
+
+
+def _store_tile(op: Op, kinds: Kinds) -> Effect:
+    site = access.site(op, kinds[0])
+    (stored,) = (number for number, kind in enumerate(kinds) if number and kind.shape)
+    shape = kinds[stored].shape
+
+    def run(frame: Frame, descriptor: Descriptor, *rest: Array) -> None:
+        corner, value = rest[: stored - 1] + rest[stored:], full(rest[stored - 1], shape)
+        pointer, inside = access.tile(descriptor, corner, site.shape)
+        site.write(frame, pointer, value.reshape(value.shape[0], *site.shape), inside)
+
+    return run
+
+
+POINTERS: dict[str, Callable[[Op, Kinds], Apply]] = {
+    "tt.addptr": _add,
+    "arith.select": _choose,
+    "tt.bitcast": _recast,
+    "tt.ptr_to_int": _address,
+}
+EFFECTS: dict[str, Callable[[Op, Kinds], Effect]] = {
+    "tt.get_program_id": _program,
+    "tt.get_num_programs": _programs,
+    "tt.int_to_ptr": _resolve,
+    "tt.store": _store,
+    "tt.atomic_rmw": _update,
+    "tt.atomic_cas": _exchange,
+    "tt.make_tensor_descriptor": _describe,
+    "tt.descriptor_load": _load_tile,
+    "tt.descriptor_store": _store_tile,
+}
+PURE = {"tt.get_program_id", "tt.get_num_programs", "tt.int_to_ptr", "tt.make_tensor_descriptor"}

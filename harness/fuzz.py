@@ -1,0 +1,270 @@
+"""`python -m harness.fuzz`: draw, run, shrink, save, report."""
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from harness import known
+from harness.campaign import Campaign, Plan
+from harness.commands import (
+    default_executor,
+    device_option,
+    executor_option,
+    one_line_errors,
+    op_option,
+    subject_option,
+)
+from harness.corpus import Corpus
+from harness.files import write_atomically
+from harness.journal import Journal, discard, leftovers
+from harness.pool import Worker
+from harness.report import first_line, summary_lines
+from harness.running import Journalled, journal_folder
+from harness.screen import Screen
+from harness.subjects import SUBJECTS
+from harness.summary import Summary, exit_code, merge, to_builtins
+
+#: Seconds between two summaries that a worker of a larger campaign sends to its parent.
+SEND_EVERY = 0.5
+
+
+class Minutes(click.ParamType[float]):
+    """A positive number of minutes."""
+
+    name = "minutes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds; fails for what is no positive, finite number."""
+        try:
+            minutes = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number of minutes", param, ctx)
+        if not 0 < minutes < 60 * 24 * 365:
+            self.fail(f"{value} is not a positive number of minutes", param, ctx)
+        return minutes * 60
+
+
+@click.command()
+@click.option(
+    "--minutes", "seconds", type=Minutes(), default=5.0, show_default=True, help="How long, shrinking included."
+)
+@subject_option
+@op_option
+@executor_option
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Independent campaigns.")
+@device_option
+@click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: a new one, which is printed.")
+@click.option("--max-cases", type=click.IntRange(min=1), default=None, help="Stop after so many cases.")
+@click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for report.txt and summary.json.",
+)
+@click.option("--list", "listing", is_flag=True, help="Show our subjects and what they declare.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on standard output.")
+@click.option("--as-part", is_flag=True, hidden=True, help="Send summaries as JSON lines to a parent.")
+@one_line_errors
+def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
+    """Draw hostile inputs, run kernels on them, and complain about what is wrong, in its smallest form.
+
+    Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
+    """
+    options["subjects"] = options["subjects"] or tuple(SUBJECTS)
+    options["executor"] = options["executor"] or default_executor()
+    if options["seed"] is None:
+        options["seed"] = random.randrange(2**31)  # noqa: S311  (drawing, not secrecy)
+    if listing:
+        return list_subjects(options)
+    if as_part:
+        return run_part(options)
+    return run_parts(options, workers) if workers > 1 else run_alone(options)
+
+
+def list_subjects(options: dict[str, Any]) -> int:
+    """Print each subject's declaration."""
+    with Worker(options["executor"], options["device"]) as worker:
+        for name in options["subjects"]:
+            declared = msgspec.to_builtins(worker.describe(name, options["op"]))
+            click.echo(f"{name}: {', '.join(f'{field}={value}' for field, value in declared.items())}")
+    return 0
+
+
+def run_alone(options: dict[str, Any]) -> int:
+    """One campaign in this process, on the screen."""
+    console = Console(stderr=options["as_json"])
+    say = _say(console)
+    say(f"{first_line(options['subjects'], options['executor'], options['seconds'])}, seed {options['seed']}")
+    with Screen(console, options["seconds"]) as screen:
+        summary = run_campaign(options, lambda c: screen.show(c.summary, c.shrinking), say)
+    return conclude(summary, options, say)
+
+
+def run_part(options: dict[str, Any]) -> int:
+    """One of several campaigns: summaries go to standard output, a line each."""
+    last = time.monotonic()
+
+    def send(campaign: Campaign) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SEND_EVERY:
+            last = time.monotonic()
+            _send(campaign.summary(), campaign.shrinking)
+
+    summary = run_campaign(options, send, lambda line: click.echo(line, err=True))
+    _send(summary, "")
+    return exit_code(summary)
+
+
+def _send(summary: Summary, activity: str) -> None:
+    line = msgspec.json.encode({"summary": summary, "activity": activity}).decode()
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say: Callable[[str], None]) -> Summary:
+    """Run one campaign with a worker of its own."""
+    began = time.monotonic()
+    folder = journal_folder()
+    with Worker(options["executor"], options["device"]) as worker:
+        plan = Plan(
+            subjects={name: worker.describe(name, options["op"]) for name in options["subjects"]},
+            executor=options["executor"],
+            seconds=options["seconds"],
+            seed=options["seed"],
+            max_cases=options["max_cases"],
+            corpus=Corpus(options["corpus"]),
+            known=known.read(options["corpus"] / "known.toml"),
+        )
+        campaign = Campaign(plan, Journalled(worker, Journal(folder)), tell, began)
+        _take_up_leftovers(campaign, folder, say)
+        return campaign.run()
+
+
+def _take_up_leftovers(campaign: Campaign, folder: Path, say: Callable[[str], None]) -> None:
+    """Cases that were in flight when an earlier run was killed: run them first."""
+    for entry in leftovers(folder):
+        if entry.subject in campaign.plan.subjects and entry.executor == campaign.plan.executor:
+            say(f"an earlier run was killed during a case of {entry.subject}: running it again")
+            campaign.take_up(entry.case, entry.subject)
+            discard(folder, entry)
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    return lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def conclude(summary: Summary, options: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Print the report, write what was asked for, and give the exit code."""
+    lines = list(summary_lines(summary))
+    for line in lines:
+        say(line)
+    plain = json.dumps(to_builtins(summary))
+    if options["as_json"]:
+        click.echo(plain)
+    if options["report"]:
+        options["report"].mkdir(parents=True, exist_ok=True)
+        write_atomically(options["report"] / "report.txt", "\n".join(lines) + "\n")
+        write_atomically(options["report"] / "summary.json", plain + "\n")
+    return exit_code(summary)
+
+
+# --- several campaigns at once -----------------------------------------------------------------------------------
+
+
+def run_parts(options: dict[str, Any], workers: int) -> int:
+    """N independent campaigns with seeds of their own, which meet only in the corpus; their summaries are added up."""
+    console = Console(stderr=options["as_json"])
+    say = _say(console)
+    about = first_line(options["subjects"], options["executor"], options["seconds"])
+    say(f"{about}, {workers} workers, seed {options['seed']}")
+    parts = [_Part(options, number, workers) for number in range(workers)]
+    with Screen(console, options["seconds"]) as screen:
+        while any(part.is_running() for part in parts):
+            _wait(parts)
+            if all(part.latest for part in parts):
+                screen.show(lambda: _merged(parts), "; ".join(part.activity for part in parts if part.activity))
+    for part in parts:
+        part.finish()
+    if not any(part.latest for part in parts):
+        say(parts[0].errors())
+        return max(part.code for part in parts)
+    return conclude(_merged(parts), options, say)
+
+
+def _wait(parts: list["_Part"]) -> None:
+    try:
+        time.sleep(0.1)
+    except KeyboardInterrupt:  # the parts had it too and are ending with what they have
+        for part in parts:
+            part.finish()
+
+
+def _merged(parts: list["_Part"]) -> Summary:
+    return merge(part.latest for part in parts if part.latest)
+
+
+class _Part:
+    """A campaign in a process of its own."""
+
+    def __init__(self, options: dict[str, Any], number: int, workers: int) -> None:
+        self.latest: Summary | None = None
+        self.activity = ""
+        self.code = 0
+        self._errors: list[str] = []
+        command = [sys.executable, "-m", "harness.fuzz", "--as-part", *_arguments(options, number, workers)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._readers = [
+            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._read_errors, args=(self._process.stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            message = json.loads(line)
+            self.latest = msgspec.convert(message["summary"], Summary, str_keys=True)
+            self.activity = message["activity"]
+
+    def _read_errors(self, stream: IO[str]) -> None:
+        self._errors.extend(stream)
+
+    def is_running(self) -> bool:
+        """Whether the campaign goes on."""
+        return self._process.poll() is None
+
+    def finish(self) -> None:
+        """Wait for the last summary."""
+        self.code = self._process.wait()
+        for reader in self._readers:
+            reader.join()
+
+    def errors(self) -> str:
+        """What it wrote to standard error."""
+        return "".join(self._errors).strip()
+
+
+def _arguments(options: dict[str, Any], number: int, workers: int) -> Iterator[str]:
+    for name in options["subjects"]:
+        yield from ("--subject", name)
+    yield from ("--minutes", str(options["seconds"] / 60), "--op", options["op"], "--executor", options["executor"])
+    yield from ("--seed", str(options["seed"] * 1000 + number), "--corpus", str(options["corpus"]))
+    if options["device"] is not None:
+        yield from ("--device", str(options["device"]))
+    if options["max_cases"] is not None:
+        yield from ("--max-cases", str(-(-options["max_cases"] // workers)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The judge of a whole case: the float64 truth with its bound, and the witnesses that must agree with it."""
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from harness.arithmetic import Arithmetic
+from harness.bounds import Bound, attention_bound, exceeds
+from harness.case import to_json
+from harness.folders import load
+from harness.inputs import Materials, gathered
+from harness.platforms import Platform, platform
+from harness.tensors import Array
+
+
+def features(materials: Materials) -> dict[str, Any]:
+    """The keyword arguments that every reference takes."""
+    inputs = materials.inputs
+    return {
+        "scale": inputs.scale,
+        "causal": inputs.causal,
+        "window": inputs.window,
+        "softcap": inputs.softcap,
+        "alibi_slopes": None if inputs.alibi_slopes is None else inputs.alibi_slopes.view,
+        "sinks": None if inputs.sinks is None else inputs.sinks.view,
+    }
+
+
+def judge(materials: Materials, arithmetic: Arithmetic, where: Platform) -> Bound:
+    """Truth and bound of the whole batch: out [tokens, heads, dim], lse [tokens, heads]."""
+    case, wanted = materials.case, features(materials)
+    parts = [
+        attention_bound(*gathered(materials, i), **wanted, arithmetic=arithmetic, platform=where, out_dtype=case.dtype)
+        for i in range(len(case.seqs))
+    ]
+    return _batched(parts)
+
+
+def _batched(parts: list[Bound]) -> Bound:
+    def join(get: Callable[[Bound], Array]) -> Array:
+        return np.concatenate([get(part) for part in parts])
+
+    fields = {name: join(attrgetter(name)) for name in ("truth", "out", "truth_lse", "lse")}
+    terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in parts[0].terms}
+    return Bound(**fields, terms=terms)
+
+
+def disagreement(materials: Materials) -> str | None:
+    """Hold PyTorch's SDPA in float64 against the judge; None when they agree or the witness declines."""
+    wanted, sdpa = features(materials), load("references", "sdpa")
+    if sdpa.declines(softcap=materials.case.softcap, sinks=wanted["sinks"], want_lse=False):
+        return None
+    exact = judge(materials, Arithmetic.float64(), platform("float64"))
+    seen = np.concatenate([_witness(sdpa, materials, i, wanted) for i in range(len(materials.case.seqs))])
+    wrong = exceeds(seen, exact)
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"sdpa has {seen[at]!r} at {at}, but float64 has {exact.truth[at]!r} ± {exact.out[at]:.3g}, "
+        f"on {to_json(materials.case)}"
+    )
+
+
+def _witness(sdpa: Any, materials: Materials, index: int, wanted: dict[str, Any]) -> Array:
+    import torch  # the witness's own; the judge needs none
+
+    tensors = [torch.from_numpy(np.ascontiguousarray(x).astype(np.float64)) for x in gathered(materials, index)]
+    slopes = wanted["alibi_slopes"]
+    accepted = {name: wanted[name] for name in ("scale", "causal", "window")}
+    accepted["alibi_slopes"] = None if slopes is None else torch.from_numpy(slopes.copy())
+    return np.asarray(sdpa.attention(*tensors, **accepted).numpy())

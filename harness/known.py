@@ -1,0 +1,53 @@
+"""Known findings: tolerated for a reason, by somebody, until a day."""
+
+import datetime
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from harness.case import InvalidCase, Record
+from harness.summary import Found
+from harness.traits import traits
+
+
+class Known(Record, frozen=True):
+    """One entry of `known.toml`. It matches findings of its subject and family on cases with all of its traits."""
+
+    subject: str
+    family: str
+    reason: str
+    owner: str
+    expires: datetime.date
+    link: str = ""
+    traits: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+
+    def matches(self, found: Found, platform: str) -> bool:
+        """Whether the finding is this one, here, and today."""
+        here = not self.platforms or platform in self.platforms
+        same = self.subject == found.subject and self.family == found.finding.family
+        return here and same and set(self.traits) <= traits(found.case) and not self.expired()
+
+    def expired(self) -> bool:
+        """Whether its day has passed."""
+        return self.expires < datetime.date.today()
+
+
+class _File(Record, frozen=True):
+    known: tuple[Known, ...] = ()
+
+
+def read(path: Path) -> tuple[Known, ...]:
+    """The entries of the file, none when there is no file; raises InvalidCase naming the field."""
+    if not path.is_file():
+        return ()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), _File).known
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise InvalidCase(f"{path}: {error}") from None
+
+
+def reason(known: tuple[Known, ...], found: Found, platform: str) -> str:
+    """Why the finding is tolerated, or nothing."""
+    return next((entry.reason for entry in known if entry.matches(found, platform)), "")

@@ -1,0 +1,224 @@
+"""Reads a kernel's arithmetic from its IR: where sums, products and casts round, so the bound is the kernel's own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from harness.arithmetic import FORMATS, Arithmetic
+from harness.executors.gridsim import Function, Op, parse
+from harness.subjects import WrongUse
+
+_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8E4M3FN": "e4m3",
+    "f8E5M2": "e5m2",
+}
+_CASTS = ("arith.truncf", "arith.extf", "tt.fp_to_fp")
+_SHAPES = ("tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.splat")
+_EXPONENTIALS = ("math.exp", "math.exp2")
+#: Behind these, another tile, another kernel's value or a finished sum begins.
+_ENDS = ("tt.load", "tt.reduce", "tt.dot", "scf.for", "scf.while", "scf.if")
+#: From least to most precise.
+_DOTS = ("tf32", "tf32x3", "ieee")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The arithmetic, and what a kernel's author should know about it."""
+
+    arithmetic: Arithmetic
+    notes: tuple[str, ...] = ()
+
+
+def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, block_size: int) -> Reading:
+    """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
+    if not ttir:
+        return Reading(_declared(Arithmetic.widest(dtype), declared))
+    kernels = [_Kernel(parse_cached(text)) for text in dict.fromkeys(ttir)]
+    seen = _joined([kernel.arithmetic(block_size) for kernel in kernels])
+    notes = tuple(dict.fromkeys(note for kernel in kernels for note in kernel.notes()))
+    return Reading(_declared(seen, declared), notes)
+
+
+def _declared(arithmetic: Arithmetic, declared: dict[str, Any] | None) -> Arithmetic:
+    try:
+        return replace(arithmetic, **(declared or {}))
+    except TypeError:
+        known = ", ".join(Arithmetic.__dataclass_fields__)
+        raise WrongUse(f"@subject: arithmetic is {declared}, but its fields are {known}") from None
+
+
+def _joined(parts: list[Arithmetic]) -> Arithmetic:
+    """Several kernels make one output: the least precise of each; between them partial results are normalised."""
+    whole = parts[0]
+    for part in parts[1:]:
+        changes: dict[str, Any] = {name: _wider(getattr(whole, name), getattr(part, name)) for name in _TYPED}
+        whole = replace(whole, **changes, tile_kv=min(whole.tile_kv, part.tile_kv), max_splits=128, divisions=2)
+    return whole
+
+
+_TYPED = ("qk_accumulator", "pv_accumulator", "qk_product", "pv_product", "scaled_q_dtype", "score_dtype", "p_dtype")
+
+
+def _wider(a: str, b: str) -> str:
+    return max(a, b, key=lambda name: FORMATS[name][0])
+
+
+@cache
+def parse_cached(text: str) -> Function:
+    """Parse once per specialisation."""
+    return parse(text)
+
+
+class _Kernel:
+    """One function of TTIR with its values by name."""
+
+    def __init__(self, function: Function) -> None:
+        self.ops = list(_all_ops(function))
+        self.defined = {result: op for op in self.ops for result in op.results}
+        self.users: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for operand in op.operands:
+                self.users.setdefault(operand, []).append(op)
+        self.sums = [op for op in self.ops if op.name == "tt.reduce" and self._adds(op)]
+        self.dots = [op for op in self.ops if op.name == "tt.dot"]
+
+    def arithmetic(self, block_size: int) -> Arithmetic:
+        """Everything that the bound asks for."""
+        scores, outputs, normalisers = self._sorted_sums()
+        score_dots = [dot for dot in self.dots if not self._from_exponential(dot.operands[0])]
+        output_dots = [dot for dot in self.dots if dot not in score_dots]
+        casts = self._weight_casts()
+        return Arithmetic(
+            dot=self._dot_precision(),
+            tensor_core=bool(self.dots),
+            qk_accumulator=_least([_element(op) for op in scores + score_dots]),
+            qk_product=_least([self._product_type(op) for op in scores]),
+            pv_accumulator=_least([_element(op) for op in outputs + output_dots]),
+            pv_product=_least([self._product_type(op) for op in outputs]),
+            scaled_q_dtype=_least([_element(op) for op in self._scaled_queries(scores)]),
+            score_dtype=_least([_element(op) for op in self.ops if op.name in _EXPONENTIALS]),
+            p_dtype=_least([_element(op) for op in casts]),
+            normalised_p=any(self._has(op.operands[0], ("arith.divf",)) for op in outputs + output_dots),
+            normaliser=self._normaliser(normalisers, casts),
+            sum_accumulator=_least([_element(op) for op in normalisers]),
+            tile_kv=min([self._length(op) for op in normalisers] + [block_size]) if normalisers else 1,
+        )
+
+    def notes(self) -> Iterator[str]:
+        """What costs accuracy, with the line where it happens."""
+        scores, outputs, _ = self._sorted_sums()
+        for what, sums in (("q*k", scores), ("p*v", outputs)):
+            for op in sums:
+                if _element(op) in ("float16", "bfloat16"):
+                    unit = FORMATS[_element(op)][0]
+                    yield (
+                        f"{what} is summed in {_element(op)} at {op.line}: each term may cost {unit:.1g} of the sum, "
+                        f"in float32 {FORMATS['float32'][0]:.1g}; write `.to(tl.float32)` before the product"
+                    )
+        if self._dot_precision() == "tf32":
+            yield "a tl.dot on float32 runs in TF32, which drops 13 bits of its operands; write input_precision='ieee'"
+
+    def _sorted_sums(self) -> tuple[list[Op], list[Op], list[Op]]:
+        """Sums over q*k, over p*v, and over p alone."""
+        products = [op for op in self.sums if self._product(op) is not None]
+        outputs = [op for op in products if self._from_exponential(op.operands[0])]
+        scores = [op for op in products if op not in outputs]
+        normalisers = [op for op in self.sums if op not in products and self._from_exponential(op.operands[0])]
+        return scores, outputs, normalisers
+
+    def _adds(self, reduce: Op) -> bool:
+        inner = [op for region in reduce.regions for block in region for op in block.ops]
+        return inner[0].name == "arith.addf" and len(inner) == 2
+
+    def _product(self, reduce: Op) -> Op | None:
+        """The multiplication that a sum takes its terms from, casts looked through."""
+        op = self.defined.get(reduce.operands[0])
+        while op is not None and op.name in (*_CASTS, "arith.select"):
+            op = self.defined.get(op.operands[1 if op.name == "arith.select" else 0])
+        return op if op is not None and op.name == "arith.mulf" else None
+
+    def _product_type(self, reduce: Op) -> str:
+        product = self._product(reduce)
+        return "float32" if product is None else _element(product)
+
+    def _scaled_queries(self, scores: list[Op]) -> list[Op]:
+        """Multiplications in 16 bits before the scores: a q that was scaled in its own type."""
+        products = [self._product(op) for op in scores]
+        narrow = [op for op in self.ops if op.name == "arith.mulf" and _element(op) in ("float16", "bfloat16")]
+        return [op for op in narrow if op not in products and not self._from_exponential(op.results[0])]
+
+    def _weight_casts(self) -> list[Op]:
+        """Casts of p to a narrower type that is multiplied by v, not stored."""
+        casts = [op for op in self.ops if op.name in ("arith.truncf", "tt.fp_to_fp")]
+        return [op for op in casts if self._from_exponential(op.operands[0]) and self._is_multiplied(op.results[0])]
+
+    def _is_multiplied(self, name: str) -> bool:
+        for user in self.users.get(name, []):
+            if user.name in ("tt.dot", "arith.mulf", "math.fma", "tt.reduce"):
+                return True
+            if user.name in (*_SHAPES, *_CASTS) and any(self._is_multiplied(result) for result in user.results):
+                return True
+        return False
+
+    def _normaliser(self, normalisers: list[Op], casts: list[Op]) -> str:
+        cast_names = {op.results[0] for op in casts}
+        if not casts or not normalisers:
+            return "uncast" if normalisers else "unknown"
+        cast = [bool(cast_names & set(self._ancestors(op.operands[0]))) for op in normalisers]
+        return "cast" if all(cast) else "unknown" if any(cast) else "uncast"
+
+    def _dot_precision(self) -> str:
+        on_float32 = [dot for dot in self.dots if self._type(dot.operands[0]) == "float32"]
+        found = [str(dot.attributes.get("inputPrecision", "ieee")) for dot in on_float32]
+        return min(found, key=lambda name: _DOTS.index(name) if name in _DOTS else 0, default="ieee")
+
+    def _type(self, name: str) -> str:
+        op = self.defined.get(name)
+        return _element(op) if op else "float32"
+
+    def _length(self, reduce: Op) -> int:
+        """How many keys one sum takes: the size of the axis that it removes."""
+        source = self.defined[reduce.operands[0]]
+        axis = reduce.attributes["axis"]
+        return source.result_types[0].shape[int(axis)] if isinstance(axis, int) else 1
+
+    def _from_exponential(self, name: str) -> bool:
+        return self._has(name, _EXPONENTIALS)
+
+    def _has(self, name: str, wanted: tuple[str, ...]) -> bool:
+        return any(op.name in wanted for value in self._ancestors(name) if (op := self.defined.get(value)))
+
+    def _ancestors(self, name: str) -> Iterator[str]:
+        """The values that this one is computed from, within its own tile."""
+        waiting, seen = [name], {name}
+        while waiting:
+            value = waiting.pop()
+            yield value
+            op = self.defined.get(value)
+            if op is None or (op.name in _ENDS and value != name):
+                continue
+            waiting += [operand for operand in op.operands if operand not in seen]
+            seen.update(op.operands)
+
+
+def _all_ops(function: Function) -> Iterator[Op]:
+    waiting = list(function.body)
+    while waiting:
+        block = waiting.pop(0)
+        for op in block.ops:
+            yield op
+            if op.name != "tt.reduce":
+                waiting += [inner for region in op.regions for inner in region]
+
+
+def _element(op: Op) -> str:
+    return _NAMES.get(op.result_types[0].element, "float32")
+
+
+def _least(names: list[str]) -> str:
+    return max(names, key=lambda name: FORMATS[name][0], default="float32")

@@ -1,0 +1,143 @@
+"""`python -m harness.replay`: run the cases of a corpus again and give a verdict on each."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness import known
+from harness.commands import (
+    default_executor,
+    device_option,
+    executor_option,
+    one_line_errors,
+    op_option,
+    subject_option,
+)
+from harness.corpus import Corpus, Entry, read
+from harness.pool import Worker
+from harness.results import Result
+from harness.subjects import SUBJECTS, WrongUse, declines
+from harness.summary import Found
+
+#: A case counts as fixed after so many clean runs, and as flaky when they disagree.
+RUNS = 3
+#: Seconds that one case may take.
+SECONDS = 120.0
+
+EXIT_CODES = {"PASSED": 0, "FIXED": 0, "KNOWN": 0, "DECLINED": 0, "FAILED": 1, "FLAKY": 1, "ERROR": 3}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What replay says of one case and one subject."""
+
+    path: Path
+    subject: str
+    verdict: str
+    detail: str
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH or id]...")
+@subject_option
+@op_option
+@executor_option
+@device_option
+@click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the verdicts as one JSON object on standard output.")
+@one_line_errors
+def main(paths: tuple[str, ...], corpus: Path, as_json: bool, **options: Any) -> int:
+    """Replay corpus cases: PASSED, FIXED, FAILED, FLAKY, KNOWN, DECLINED or ERROR for each.
+
+    Exit code: 0 nothing fails; 1 something does; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
+    """
+    entries = find(paths, corpus)
+    tolerated = known.read(corpus / "known.toml")
+    with Worker(options["executor"] or default_executor(), options["device"]) as worker:
+        verdicts = [
+            replay(worker, path, entry, name, options["op"], tolerated)
+            for path, entry in entries
+            for name in options["subjects"] or tuple(SUBJECTS)
+        ]
+    _print(verdicts, as_json)
+    return exit_code(verdicts)
+
+
+def exit_code(verdicts: list[Verdict]) -> int:
+    """The worst verdict's code; 5 when nothing ran."""
+    ran = [v for v in verdicts if v.verdict != "DECLINED"]
+    return max((EXIT_CODES[v.verdict] for v in ran), default=5)
+
+
+def find(paths: tuple[str, ...], corpus: Path) -> list[tuple[Path, Entry]]:
+    """Files, folders, or ids (any part of a file's name); the whole corpus when none is given."""
+    if not paths:
+        return list(Corpus(corpus).entries())
+    return [pair for wanted in paths for pair in _find_one(wanted, corpus)]
+
+
+def _find_one(wanted: str, corpus: Path) -> list[tuple[Path, Entry]]:
+    path = Path(wanted)
+    if path.is_dir():
+        return list(Corpus(path).entries())
+    if path.is_file():
+        return [(path, read(path))]
+    found = [p for p in sorted(corpus.rglob("*.json")) if wanted in p.name]
+    if not found:
+        raise WrongUse(f"{wanted!r} is neither a file nor part of the name of a case in {corpus}")
+    return [(p, read(p)) for p in found]
+
+
+def replay(
+    worker: Worker, path: Path, entry: Entry, subject: str, op: str, tolerated: tuple[known.Known, ...]
+) -> Verdict:
+    """Run one case until the verdict is clear."""
+    reason = declines(worker.describe(subject, op), entry.case)
+    if reason:
+        return Verdict(path, subject, "DECLINED", reason)
+    results = [worker.run(entry.case, subject, SECONDS, thorough=True) for _ in range(RUNS)]
+    verdict, detail = judge(entry, subject, results, tolerated)
+    return Verdict(path, subject, verdict, detail)
+
+
+def judge(entry: Entry, subject: str, results: list[Result], tolerated: tuple[known.Known, ...]) -> tuple[str, str]:
+    """The verdict on repeated results of one case."""
+    for result in results:
+        if result.harness_fault:
+            return "ERROR", result.harness_fault
+    if results[0].declined:
+        return "DECLINED", results[0].declined
+    failing = [result for result in results if result.findings]
+    if not failing:
+        before = entry.finding is not None and entry.subject == subject
+        return ("FIXED", f"failed before: {entry.finding.kind}") if before and entry.finding else ("PASSED", "")
+    return _failing(failing, len(results), subject, tolerated)
+
+
+def _failing(failing: list[Result], runs: int, subject: str, tolerated: tuple[known.Known, ...]) -> tuple[str, str]:
+    finding = failing[0].headline
+    assert finding is not None
+    found = Found(subject=subject, case=failing[0].case, finding=finding)
+    if reason := known.reason(tolerated, found, failing[0].platform):
+        return "KNOWN", reason
+    if len(failing) < runs:
+        return "FLAKY", f"failed {len(failing)} of {runs} times: {finding.message}"
+    return "FAILED", f"{finding.kind}: {finding.message}"
+
+
+def _print(verdicts: list[Verdict], as_json: bool) -> None:
+    for v in verdicts:
+        click.echo(f"{v.verdict:<9}{v.path.name}  {v.subject}{f': {v.detail}' if v.detail else ''}", err=as_json)
+    counts = Counter(v.verdict for v in verdicts)
+    click.echo(", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "nothing to replay", err=as_json)
+    if as_json:
+        rows = [{"path": str(v.path), "subject": v.subject, "verdict": v.verdict, "detail": v.detail} for v in verdicts]
+        click.echo(json.dumps({"verdicts": rows, "counts": counts, "exit_code": exit_code(verdicts)}))
+
+
+if __name__ == "__main__":
+    main()

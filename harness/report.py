@@ -1,0 +1,169 @@
+"""Reports: pure functions from a summary to lines of text."""
+
+from collections.abc import Iterator
+
+from harness.case import Case
+from harness.strategies import FEATURES
+from harness.summary import Found, Summary
+from harness.traits import BY_NAME, RUNGS, rung
+
+
+def first_line(subjects: tuple[str, ...], executor: str, seconds: float) -> str:
+    """What is tested, where, how long."""
+    return f"kvetch: {', '.join(subjects)} on {executor}, {seconds / 60:.3g} min"
+
+
+def summary_lines(summary: Summary) -> Iterator[str]:
+    """The whole report of a campaign."""
+    yield counts(summary)
+    for subject in summary.subjects:
+        yield from ladder_lines(summary, subject)
+    for number, found in enumerate(summary.findings, 1):
+        yield ""
+        yield from finding_lines(found, number)
+    yield from _fault_lines(summary)
+    yield ""
+    yield verdict(summary)
+
+
+def counts(summary: Summary) -> str:
+    """Cases, rate, margin and novelty in one line."""
+    speed = f"{summary.cases_per_second:.1f} a second, {summary.runs} runs"
+    rate = f"{summary.cases} cases in {summary.seconds:.0f} s ({speed})"
+    worst = f"worst margin {summary.worst_margin:.2f} of the bound"
+    term = f" ({summary.worst_term})" if summary.worst_term else ""
+    new = f"last new behaviour after {summary.last_new:.0f} s"
+    restarts = f"; {summary.restarts} workers replaced" if summary.restarts else ""
+    return f"{rate}; {worst}{term}; {new}{restarts}"
+
+
+def declined_lines(summary: Summary) -> Iterator[str]:
+    """What was not run, and why."""
+    for reason, number in sorted(summary.declined.items(), key=lambda item: -item[1]):
+        yield f"  declined {number}: {reason}"
+
+
+# --- the ladder --------------------------------------------------------------------------------------------------
+
+
+def ladder_lines(summary: Summary, subject: str) -> Iterator[str]:
+    """How far the subject is right, and what limits it."""
+    found = [f for f in summary.findings if f.subject == subject]
+    passed = summary.passed.get(subject, {})
+    yield f"{subject}: {ladder_verdict(passed, found)}"
+    for step, words in RUNGS.items():
+        yield f"  rung {step}  {words:<32} {_rung(passed.get(step, 0), step, found, summary, subject)}"
+    yield from _limits(found)
+    for note in summary.notes.get(subject, ()):
+        yield f"  NOTE: {note}"
+    if summary.not_drawn.get(subject):
+        yield f"  not drawn, since it is not declared: {', '.join(summary.not_drawn[subject])}"
+    yield from declined_lines(summary) if subject == summary.subjects[-1] else ()
+
+
+def ladder_verdict(passed: dict[int, int], found: list[Found]) -> str:
+    """For example "right on rungs 1, 2 and 3 (412 cases)"."""
+    wrong = {rung(f.needs) for f in found if not f.known}
+    right = [step for step in RUNGS if passed.get(step) and step not in wrong]
+    if not right:
+        return "right on no rung" if found else "nothing was judged"
+    cases = sum(passed[step] for step in right)
+    return f"right on {'rung' if len(right) == 1 else 'rungs'} {_join(right)} ({cases} cases)"
+
+
+def _join(steps: list[int]) -> str:
+    words = [str(step) for step in steps]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _rung(passed: int, step: int, found: list[Found], summary: Summary, subject: str) -> str:
+    limits = sum(rung(f.needs) == step for f in found)
+    if limits:
+        return f"{passed} right, {limits} {'limit' if limits == 1 else 'limits'} found"
+    if passed:
+        return f"{passed} right"
+    undeclared = step == 6 and set(FEATURES) <= set(summary.not_drawn.get(subject, ()))
+    return "no feature is declared" if undeclared else "not reached"
+
+
+def _limits(found: list[Found]) -> Iterator[str]:
+    for f in found:
+        yield f"  LIMIT: {_needs(f)}: {f.finding.kind}{f' at {f.finding.line}' if f.finding.line else ''}"
+    arguments = [argument for f in found if (argument := declaration(f.needs))]
+    if arguments and len(arguments) == len(found):
+        yield f'  with these limits it is: @subject(op="{found[0].case.op}", {", ".join(dict.fromkeys(arguments))})'
+
+
+def declaration(needs: tuple[str, ...]) -> str:
+    """The argument of `@subject` that keeps such cases away: that of the trait on the highest rung."""
+    steps = sorted((BY_NAME[name] for name in needs), key=lambda trait: -trait.rung)
+    return next((trait.declare for trait in steps if trait.declare), "")
+
+
+def _needs(found: Found) -> str:
+    return " and ".join(sorted(found.needs, key=lambda name: -BY_NAME[name].rung)) or "nothing beyond the simplest case"
+
+
+# --- findings ----------------------------------------------------------------------------------------------------
+
+
+def finding_lines(found: Found, number: int) -> Iterator[str]:
+    """One finding: what, where, the smallest case, how to see it again."""
+    label = f"known: {found.known}" if found.known else "new"
+    yield f"FINDING {number} ({label}): {found.finding.kind} in {found.subject}, on {found.executor}"
+    yield f"  {found.finding.message}"
+    if found.finding.accuses:
+        yield f"  accused: {found.finding.accuses}"
+    for other in found.others[:4]:
+        yield f"  also: {other.kind}: {other.message}"
+    yield f"  smallest case: {in_words(found.case)}"
+    yield f"  needs: {_needs(found)}; failed {found.again} when run again; met {found.met} times"
+    yield from _again(found)
+
+
+def _again(found: Found) -> Iterator[str]:
+    if found.file:
+        yield f"  again: python -m harness.replay {found.file} --subject {found.subject} --executor {found.executor}"
+        yield f"  look:  python -m harness.show {found.file}"
+
+
+def in_words(case: Case) -> str:
+    """The case in one line: only what matters."""
+    lengths = ", ".join(str(seq.kv_len) for seq in case.seqs)
+    plural = "sequence" if len(case.seqs) == 1 else "sequences"
+    words = [
+        f"{case.op}, {len(case.seqs)} {plural} of kv_len {lengths}",
+        f"{case.num_q_heads} query and {case.num_kv_heads} KV heads of dim {case.head_dim}",
+        f"block size {case.block_size}",
+        case.dtype,
+    ]
+    return "; ".join([*words, *_unusual(case)])
+
+
+_TOLD = {"op", "seqs", "num_q_heads", "num_kv_heads", "head_dim", "block_size", "dtype", "schema"}
+
+
+def _unusual(case: Case) -> Iterator[str]:
+    plain = Case()
+    for name in Case.__struct_fields__:
+        value = getattr(case, name)
+        if name not in _TOLD and value != getattr(plain, name):
+            yield f"{name} {value}"
+
+
+def _fault_lines(summary: Summary) -> Iterator[str]:
+    for fault in summary.harness_faults:
+        yield ""
+        yield f"FAULT OF THE HARNESS: {fault}"
+
+
+def verdict(summary: Summary) -> str:
+    """The last line."""
+    new, known = len(summary.new_findings), len(summary.findings) - len(summary.new_findings)
+    if summary.harness_faults:
+        return "no verdict: the harness or a reference is at fault, see above"
+    if not summary.cases:
+        return "nothing ran: no verdict"
+    tolerated = f", {known} known" if known else ""
+    ended = " (interrupted)" if summary.interrupted else ""
+    return f"{new or 'no'} new {'finding' if new == 1 else 'findings'}{tolerated}{ended}"

@@ -1,0 +1,77 @@
+"""What came out of running a case: findings and the result that carries them, all of it JSON."""
+
+from harness.case import Case, Record
+
+#: Kinds that say "the output is wrong": one fault shows as any of them, so they share a family.
+VALUE_KINDS = frozenset(
+    {"accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape"}
+)
+WRITE_KINDS = frozenset({"wrote outside", "inputs changed", "bad write"})
+
+#: The order in which a result's findings are told: the first is the headline.
+SEVERITY = (
+    "crash",
+    "hang",
+    "exception",
+    "wrong shape",
+    "bad write",
+    "wrote outside",
+    "inputs changed",
+    "bad read",
+    "unwritten output",
+    "accuracy",
+    "not finite",
+    "dead data read",
+    "block order",
+    "not repeatable",
+)
+
+
+#: A result with this note comes from a worker whose device context is lost.
+RETIRE_NOTE = "worker must be replaced"
+
+
+class Finding(Record, frozen=True):
+    """One complaint: what is wrong, where, how far beyond the bound, and which part of the kernel is accused."""
+
+    kind: str
+    message: str
+    detail: str = ""  # what tells two findings of a kind apart: an exception's type and line, a signal
+    where: tuple[int, ...] = ()  # sequence, token, head, dim
+    times_bound: float | None = None
+    dominating: str = ""
+    accuses: str = ""
+    line: str = ""  # the kernel's file:line where the executor knows it
+
+    @property
+    def family(self) -> str:
+        """Findings of one family with the same traits are one fault."""
+        if self.kind in VALUE_KINDS:
+            return "wrong output"
+        if self.kind in WRITE_KINDS:
+            return "wrong write"
+        return f"{self.kind} {self.detail}".strip()
+
+
+class Result(Record, frozen=True):
+    """What `run_case` returns: a case is clean, declined, or has findings."""
+
+    case: Case
+    subject: str
+    executor: str
+    platform: str = ""
+    findings: tuple[Finding, ...] = ()
+    declined: str = ""
+    harness_fault: str = ""  # the judge and a witness disagree, or the harness itself raised
+    margin: float = 0.0
+    margin_term: str = ""
+    behaviours: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    arithmetic: str = ""
+    runs: int = 0
+    seconds: float = 0.0
+
+    @property
+    def headline(self) -> Finding | None:
+        """The finding to name first."""
+        return min(self.findings, key=lambda f: SEVERITY.index(f.kind), default=None)

@@ -1,0 +1,59 @@
+"""Runners: a case goes to a worker that may die, journalled first, or is run in this process."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.case import Case
+from harness.journal import Journal
+from harness.pool import Worker
+from harness.results import Result
+from harness.subjects import Subject
+
+
+def journal_folder() -> Path:
+    """Where cases in flight are noted, out of the way of projects."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "kvetch" / "journal"
+
+
+@dataclass(frozen=True)
+class Journalled:
+    """A worker whose case in flight is on disk while it runs."""
+
+    worker: Worker
+    journal: Journal
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died and were replaced."""
+        return self.worker.restarts
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        """Run and judge the case in the worker."""
+        self.journal.begin(case, subject, self.worker.executor)
+        try:
+            return self.worker.run(case, subject, limit_seconds, **options)
+        finally:
+            self.journal.end()
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Runs in this process: for `check` on a function that no worker could import. A crash is a crash."""
+
+    subject: Subject
+    executor: str
+    restarts: int = 0
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:  # noqa: ARG002
+        """Run and judge the case here; there is nobody to enforce a limit."""
+        return _run_case()(case, self.subject, self.executor, **options)
+
+
+def _run_case() -> Callable[..., Result]:
+    from harness.pipeline import run_case  # imports torch
+
+    return run_case

@@ -1,0 +1,188 @@
+"""Writes a stand-alone reproduction of a case: torch, triton and the kernel's own file are all that it needs."""
+
+import base64
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.arithmetic import Arithmetic
+from harness.corpus import Entry
+from harness.folders import folder
+from harness.inputs import SCALAR_NAMES, TENSOR_NAMES, Materials, materialise
+from harness.judge import judge
+from harness.platforms import platform
+from harness.report import in_words
+from harness.subjects import SUBJECTS, WrongUse
+from harness.tensors import OUT_OF_REACH, Array, Storage, Tensor
+
+#: Storage above this many bytes is described, not embedded.
+EMBED_BYTES = 2**24
+
+TEMPLATE = '''\
+"""{title}
+
+{words}
+{finding}
+Needs torch and triton only. Runs on a GPU. Written by Kvetch.
+"""
+
+import base64
+import importlib.util
+import sys
+import types
+import zlib
+
+import torch
+
+KERNEL = {kernel!r}
+FUNCTION = {function!r}
+DEVICE = "cuda"
+
+
+def storage(dtype, elements, pieces):
+    """Flat memory; everything that no piece covers may not be read."""
+    flat = torch.empty(elements, dtype=dtype, device=DEVICE)
+    for first, text in pieces:
+        data = torch.frombuffer(bytearray(zlib.decompress(base64.b85decode(text))), dtype=dtype)
+        flat[first : first + len(data)] = data.to(DEVICE)
+    return flat
+
+
+def view(flat, shape, strides, offset):
+    return flat.as_strided(shape, strides, offset)
+
+
+{storages}
+
+inputs = types.SimpleNamespace(
+{inputs}
+)
+EXPECTED = view({expected})
+BOUND = view({bound})
+
+
+def load():
+    """The kernel's function; a file that declares itself to Kvetch loads without it too."""
+    if "harness" not in sys.modules and importlib.util.find_spec("harness") is None:
+        shim = types.ModuleType("harness")
+        shim.subject = lambda **declared: lambda function: function
+        sys.modules["harness"] = shim
+    spec = importlib.util.spec_from_file_location("kernel_under_test", KERNEL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, FUNCTION)
+
+
+{call}
+out = returned[0] if isinstance(returned, (tuple, list)) else returned
+error = (out.double().cpu() - EXPECTED.cpu()).abs()
+wrong = ~(error <= BOUND.cpu())
+print(f"{{int(wrong.sum())}} of {{wrong.numel()}} elements are outside the bound")
+for at in wrong.nonzero()[:5].tolist():
+    i = tuple(at)
+    print(f"  out{{at}} is {{out[i].item():.6g}}, but should be {{EXPECTED[i].item():.6g}} ± {{BOUND[i].item():.2g}}")
+sys.exit(bool(wrong.any()))
+'''
+
+OURS = """\
+returned = load()(
+    inputs.q, inputs.k_cache, inputs.v_cache, inputs.block_tables, inputs.kv_lens,
+    scale=inputs.scale, window=inputs.window, causal=inputs.causal, softcap=inputs.softcap,
+    alibi_slopes=inputs.alibi_slopes, sinks=inputs.sinks, out=inputs.out, return_lse=inputs.want_lse,
+)"""
+
+
+def script(entry: Entry, subject: str | None) -> str:
+    """The text of the reproduction; raises WrongUse where no subject is known."""
+    name = subject or entry.subject
+    kernel, function, call = _kernel(name)
+    materials = materialise(entry.case)
+    bound = judge(materials, Arithmetic.widest(entry.case.dtype), platform("sm90"))
+    writer = _Writer(materials)
+    expected, tolerance = writer.constant(bound.truth), writer.constant(bound.out)
+    return TEMPLATE.format(
+        title=entry.why,
+        words=in_words(entry.case),
+        finding=entry.finding.message if entry.finding else "",
+        kernel=kernel,
+        function=function,
+        call=call,
+        inputs=writer.inputs(),
+        expected=expected,
+        bound=tolerance,
+        storages="\n".join(writer.lines),
+    )
+
+
+def _kernel(name: str) -> tuple[str, str, str]:
+    if name in SUBJECTS:
+        return str(folder("kernels") / "decode.py"), "paged_decode", OURS
+    path, colon, function = name.rpartition(":")
+    if not colon:
+        raise WrongUse(f"subject is {name!r}, but a script needs one of ours or FILE.py:FUNCTION: give --subject")
+    return str(Path(path).resolve()), function, "returned = load()(inputs)"
+
+
+class _Writer:
+    """Writes storages once each, and the views into them."""
+
+    def __init__(self, materials: Materials) -> None:
+        self.materials = materials
+        self.lines: list[str] = []
+        self._names: dict[int, str] = {}
+
+    def inputs(self) -> str:
+        """The arguments of the namespace."""
+        tensors = self.materials.inputs.tensors()
+        rows = [f"    {name}={self._view(tensors[name]) if name in tensors else None}," for name in TENSOR_NAMES]
+        rows += [f"    {name}={_plain(getattr(self.materials.inputs, name))}," for name in SCALAR_NAMES]
+        return "\n".join(rows)
+
+    def constant(self, array: Array) -> str:
+        """Arguments of `view` for a float64 array."""
+        name = self._add("torch.float64", array.size, [(0, np.ascontiguousarray(array))])
+        strides = tuple(stride // 8 for stride in np.ascontiguousarray(array).strides)
+        return f"{name}, {array.shape}, {strides}, 0"
+
+    def _view(self, tensor: Tensor) -> str:
+        key = id(tensor.storage)
+        if key not in self._names:
+            self._names[key] = self._storage(tensor.storage)
+        return f"view({self._names[key]}, {tensor.shape}, {tensor.strides}, {tensor.offset})"
+
+    def _storage(self, storage: Storage) -> str:
+        dtype = f"torch.{storage.dtype}"
+        if not storage.sparse:
+            return self._add(dtype, len(storage.data), [(0, storage.data)])
+        return self._add(dtype, len(storage.data), list(self._used_pieces(storage)))
+
+    def _used_pieces(self, storage: Storage) -> Iterator[tuple[int, Any]]:
+        """The runs of elements that hold anything, found round the used blocks only."""
+        for tensor in self.materials.inputs.tensors().values():
+            if tensor.storage is not storage:
+                continue
+            for block in self.materials.geometry.used.tolist():
+                first = tensor.offset + block * tensor.strides[0]
+                last = first + sum((n - 1) * s for n, s in zip(tensor.shape[1:], tensor.strides[1:], strict=True)) + 1
+                if (storage.state[first:last] != OUT_OF_REACH).any():
+                    yield first, storage.data[first:last]
+
+    def _add(self, dtype: str, elements: int, pieces: list[tuple[int, Any]]) -> str:
+        if sum(piece.nbytes for _, piece in pieces) > EMBED_BYTES:
+            raise WrongUse(
+                f"the case holds more than {EMBED_BYTES // 2**20} MiB of data, too much for a script: shrink it"
+            )
+        name = f"s{len(self.lines)}"
+        texts = [(first, base64.b85encode(zlib.compress(piece.tobytes())).decode()) for first, piece in pieces]
+        self.lines.append(f"{name} = storage({dtype}, {elements}, {texts!r})")
+        return name
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (int, float, bool, tuple)):
+        return repr(value)
+    fields = ", ".join(f"{name}={getattr(value, name)!r}" for name in value.__struct_fields__)
+    return f"types.SimpleNamespace({fields})"

@@ -1,0 +1,105 @@
+"""`python -m harness.show`: a case in words, its block table drawn, or a script that reproduces it alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from harness.case import Case, to_json
+from harness.commands import one_line_errors
+from harness.corpus import Entry
+from harness.files import write_atomically
+from harness.geometry import Geometry
+from harness.inputs import materialise
+from harness.replay import find
+from harness.report import in_words
+from harness.script import script
+from harness.subjects import WrongUse
+from harness.traits import RUNGS, rung, traits
+
+#: Blocks of the pool that one line of the drawing takes.
+PER_LINE = 16
+#: Rows of a table, and blocks of a pool, that are drawn at most.
+MOST = 64
+
+
+@click.command()
+@click.argument("case", metavar="CASE")
+@click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
+@click.option("--script", "as_script", is_flag=True, help="Write a reproduction that needs torch and triton only.")
+@click.option(
+    "--subject", default=None, help="The subject that the script calls. Default: the one that the case was found with."
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write to a file.")
+@one_line_errors
+def main(case: str, corpus: Path, as_script: bool, subject: str | None, output: Path | None) -> int:
+    """Show a CASE (a file, or part of the name of one in the corpus)."""
+    found = find((case,), corpus)
+    if len(found) > 1 or not found:
+        raise WrongUse(
+            f"{case!r} fits {len(found)} cases, but should fit one: {', '.join(p.name for p, _ in found[:5])}"
+        )
+    path, entry = found[0]
+    text = script(entry, subject) if as_script else "\n".join(lines(path, entry)) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(output, text)
+    return 0
+
+
+def lines(path: Path, entry: Entry) -> Iterator[str]:
+    """The case in words and pictures."""
+    case = entry.case
+    yield str(path)
+    yield f"kept because: {entry.why}"
+    yield in_words(case)
+    names = traits(case)
+    yield f"rung {rung(names)} ({RUNGS[rung(names)]}); beyond the simplest: {', '.join(sorted(names)) or 'nothing'}"
+    if entry.finding:
+        yield f"found: {entry.finding.kind} in {entry.subject} on {entry.executor}, {entry.date}"
+        yield f"  {entry.finding.message}"
+    yield ""
+    yield from table_lines(case)
+    yield ""
+    yield to_json(case).rstrip()
+
+
+def table_lines(case: Case) -> Iterator[str]:
+    """The block table, and the pool with each block's owner and fill."""
+    materials = materialise(case)
+    tables = materials.inputs.block_tables.view
+    yield f"block table {list(tables.shape)} of {case.table_dtype} (in use | padding)"
+    for row, (seq, table) in enumerate(zip(case.seqs, materials.geometry.tables, strict=True)):
+        used = " ".join(str(block) for block in table) or "nothing"
+        padding = " ".join(str(entry) for entry in tables[row, len(table) :])
+        yield f"  sequence {row}, kv_len {seq.kv_len:>4}: {used}{' | ' + padding if padding else ''}"
+    yield from _pool_lines(case, materials.geometry)
+
+
+def _pool_lines(case: Case, geometry: Geometry) -> Iterator[str]:
+    yield f"pool of {geometry.num_blocks} blocks of {case.block_size} slots"
+    yield "  (a letter per sequence that reads the block; capital: it is full; a dot: nobody's)"
+    if geometry.num_blocks > MOST:
+        for block in geometry.used[:MOST].tolist():
+            yield f"  block {block}: {_owners(case, geometry, block)}"
+        return
+    marks = [_owners(case, geometry, block) for block in range(geometry.num_blocks)]
+    width = max(len(mark) for mark in marks)
+    for first in range(0, len(marks), PER_LINE):
+        yield f"  {first:>4}  " + " ".join(mark.ljust(width) for mark in marks[first : first + PER_LINE])
+
+
+def _owners(case: Case, geometry: Geometry, block: int) -> str:
+    """A letter per sequence that reads the block."""
+    marks = ""
+    for row, (seq, table) in enumerate(zip(case.seqs, geometry.tables, strict=True)):
+        for place in (table == block).nonzero()[0].tolist():
+            full = (place + 1) * case.block_size <= seq.kv_len
+            letter = chr(ord("a") + row % 26)
+            marks += letter.upper() if full else letter
+    return marks or "."
+
+
+if __name__ == "__main__":
+    main()

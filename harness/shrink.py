@@ -1,0 +1,102 @@
+"""Finishes what Hypothesis has shrunk, and shrinks cases that come from files: simple passes, one loop."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from harness.case import Case, InvalidCase, Seq, replace
+from harness.strategies import BLOCK_SIZES, HEAD_DIMS, HEADS
+from harness.traits import TRAITS, traits
+
+Fails = Callable[[Case], bool]
+
+
+def size(case: Case) -> tuple[Any, ...]:
+    """Smaller is simpler: fewer sequences, heads, tokens and dims, then fewer traits, then less to write down."""
+    tokens = sum(seq.kv_len for seq in case.seqs)
+    written = len(msgspec.json.encode(case))
+    plain = (len(traits(case)), written, case.data_seed, case.geometry_seed)
+    return (len(case.seqs), case.num_q_heads, tokens, case.head_dim, abs(case.block_size - 16), *plain)
+
+
+def shrink(case: Case, fails: Fails) -> Case:
+    """The smallest case that the passes reach; `fails` may raise to stop, so keep what it was shown last."""
+    progress = True
+    while progress:
+        progress = False
+        for candidates in PASSES:
+            smaller = _first_failing(case, candidates(case), fails)
+            if smaller is not None:
+                case, progress = smaller, True
+    return case
+
+
+def _first_failing(case: Case, candidates: Iterator[Case], fails: Fails) -> Case | None:
+    return next((c for c in candidates if size(c) < size(case) and fails(c)), None)
+
+
+def _legal(case: Case, **changes: Any) -> Iterator[Case]:
+    """The changed case, unless it contradicts itself."""
+    try:
+        yield replace(case, **changes)
+    except InvalidCase:
+        return
+
+
+def _without_sequences(case: Case) -> Iterator[Case]:
+    for i in range(len(case.seqs)):
+        yield from _legal(case, seqs=case.seqs[:i] + case.seqs[i + 1 :])
+
+
+def _without_traits(case: Case) -> Iterator[Case]:
+    for trait in TRAITS:
+        if trait.has(case):
+            yield trait.without(case)
+
+
+def _fewer_heads(case: Case) -> Iterator[Case]:
+    for q_heads, kv_heads in sorted(HEADS):
+        yield from _legal(case, num_q_heads=q_heads, num_kv_heads=kv_heads)
+
+
+def _plainer_sizes(case: Case) -> Iterator[Case]:
+    for head_dim in HEAD_DIMS:
+        yield from _legal(case, head_dim=head_dim)
+    for block_size in BLOCK_SIZES:
+        yield from _legal(case, block_size=block_size)
+
+
+def _shorter(case: Case) -> Iterator[Case]:
+    """Each length to 1, to half, and one less; without sharing, which may not fit any more."""
+    for i, seq in enumerate(case.seqs):
+        for kv_len in dict.fromkeys((1, seq.kv_len // 2, seq.kv_len - case.block_size, seq.kv_len - 1)):
+            if 0 < kv_len < seq.kv_len:
+                shorter = Seq(kv_len=kv_len, tag=seq.tag)
+                yield from _legal(case, seqs=(*case.seqs[:i], shorter, *case.seqs[i + 1 :]))
+
+
+def _plainer_tags(case: Case) -> Iterator[Case]:
+    if not any(seq.shared_blocks for seq in case.seqs):
+        yield replace(case, seqs=tuple(Seq(kv_len=seq.kv_len, tag=i) for i, seq in enumerate(case.seqs)))
+
+
+def _defaults(case: Case) -> Iterator[Case]:
+    plain = Case()
+    for name in Case.__struct_fields__:
+        if name not in ("seqs", "op") and getattr(case, name) != getattr(plain, name):
+            yield from _legal(case, **{name: getattr(plain, name)})
+    if case.data_seed > 3:
+        for data_seed in range(1, 4):
+            yield replace(case, data_seed=data_seed)
+
+
+PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
+    _without_sequences,
+    _without_traits,
+    _fewer_heads,
+    _shorter,
+    _plainer_sizes,
+    _plainer_tags,
+    _defaults,
+)

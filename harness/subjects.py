@@ -1,0 +1,203 @@
+"""Subjects: what is tested, what each declares about itself, and how one is found by name."""
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from harness.case import Case, Record
+from harness.folders import load_file
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class WrongUse(Exception):
+    """The user asked for something that cannot be: exit code 2 and this one line."""
+
+
+class Declaration(Record, frozen=True):
+    """What a subject says of itself. Features are opt-in; geometry (None: all of it) is opt-out."""
+
+    op: str = "decode"
+    # features
+    window: bool = False
+    softcap: bool = False
+    alibi: bool = False
+    sinks: bool = False
+    lse: bool = False
+    out: bool = False
+    non_causal: bool = False
+    head_dim_v: bool = False
+    mla: bool = False
+    padding_rows: bool = False
+    splits: bool = False
+    kv_dtypes: tuple[str, ...] = ("same",)
+    # geometry
+    dtypes: tuple[str, ...] | None = None
+    head_dims: tuple[int, ...] | None = None
+    block_sizes: tuple[int, ...] | None = None
+    groups: tuple[int, ...] | None = None
+    layouts: tuple[str, ...] | None = None
+    q_layouts: tuple[str, ...] | None = None
+    placements: tuple[str, ...] | None = None
+    table_dtypes: tuple[str, ...] | None = None
+    scales: bool = True  # takes `scale`; False: always 1/sqrt(head_dim)
+    kv_strides_apart: bool = True
+    empty_rows: bool = True
+    shared_blocks: bool = True
+    max_kv_len: int | None = None
+    # promises
+    batch_invariant: bool = False
+    deterministic: bool = True
+    fixed_splits: bool = False
+    # needs
+    finite_dead_slots: bool = False
+    padded_table: bool = False
+    # arithmetic that the IR does not show; None: read it, else the widest default
+    arithmetic: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A name, a declaration, and one function `run(inputs)` that returns out or (out, lse)."""
+
+    name: str
+    declaration: Declaration
+    run: Callable[[Any], Any]
+    validate: Callable[[Any], None] | None = None
+
+    def declines(self, case: Case) -> str | None:
+        """Why this subject cannot do the case, or None."""
+        return declines(self.declaration, case)
+
+
+def subject(op: str = "decode", **declared: Any) -> Callable[[Function], Function]:
+    """Declare a function as a subject: `@subject(op="decode", dtypes=("float16",), window=True)`."""
+    declaration = declare(op=op, **declared)
+
+    def mark(function: Function) -> Function:
+        function.__kvetch__ = declaration  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def declare(**declared: Any) -> Declaration:
+    """A declaration checked field by field; raises WrongUse naming the field."""
+    unknown = sorted(set(declared) - set(Declaration.__struct_fields__))
+    if unknown:
+        known = ", ".join(Declaration.__struct_fields__)
+        raise WrongUse(f"@subject has no declaration {unknown[0]!r}; there are: {known}")
+    try:
+        return msgspec.convert(declared, Declaration, strict=True)
+    except msgspec.ValidationError as error:
+        raise WrongUse(f"@subject: {error}") from None
+
+
+#: Our own subjects: name to (module of the harness, function). Loaded when asked for.
+SUBJECTS = {"ours.decode": ("harness.ours", "decode")}
+
+
+def load(name: str, op: str = "decode") -> Subject:
+    """Find `ours.decode` or `path/to/file.py:function`; raises WrongUse with one clear line."""
+    if name in SUBJECTS:
+        module, function = SUBJECTS[name]
+        return from_function(getattr(importlib.import_module(module), function), op, name)
+    path, colon, function = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        known = ", ".join(SUBJECTS)
+        raise WrongUse(f"subject {name!r} is neither one of ours ({known}) nor FILE.py:FUNCTION")
+    return from_function(_function(Path(path), function, name), op, name)
+
+
+def _function(path: Path, function: str, name: str) -> Callable[..., Any]:
+    if not path.is_file():
+        raise WrongUse(f"subject {name!r}: there is no file {path}")
+    private = f"kvetch_subject_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    try:
+        module = load_file(path, private)
+    except Exception as error:
+        raise WrongUse(f"subject {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise WrongUse(f"subject {name!r}: {path} has no function {function!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def from_function(function: Callable[..., Any], op: str = "decode", name: str | None = None) -> Subject:
+    """Wrap a function; its `@subject` declaration if it has one, else a bare one for `op`."""
+    declaration = getattr(function, "__kvetch__", None) or declare(op=op)
+    label = name or str(getattr(function, "__qualname__", repr(function)))
+    return Subject(label, declaration, function, getattr(function, "validate", None))
+
+
+def declines(declared: Declaration, case: Case) -> str | None:
+    """Why a subject with this declaration cannot do the case, or None."""
+    return _not_built(case) or _undeclared_feature(declared, case) or _outside_geometry(declared, case)
+
+
+def _not_built(case: Case) -> str | None:
+    if case.op != "decode":
+        return f"operation {case.op} is not built yet"
+    if case.cache_dtype not in ("float32", "float16", "bfloat16") or case.cache_dtype != case.dtype:
+        return f"a {case.cache_dtype} cache under {case.dtype} queries is not built yet"
+    for name in ("head_dim_v", "v_is_k_prefix", "padding_rows"):
+        if getattr(case, name) not in (None, False, 0):
+            return f"{name} is not built yet"
+    return None
+
+
+def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
+    used = {
+        "window": case.window != (-1, -1),
+        "softcap": case.softcap > 0,
+        "alibi": case.alibi,
+        "sinks": case.sinks,
+        "lse": case.want_lse,
+        "out": case.out_layout != "allocated",
+        "non_causal": not case.causal,
+    }
+    missing = [name for name, is_used in used.items() if is_used and not getattr(declared, name)]
+    if case.op != declared.op:
+        return f"it is a subject for {declared.op}, the case is for {case.op}"
+    return f"does not declare {missing[0]}" if missing else None
+
+
+def _outside_geometry(declared: Declaration, case: Case) -> str | None:
+    drawn = {
+        "dtypes": (case.dtype,),
+        "head_dims": (case.head_dim,),
+        "block_sizes": (case.block_size,),
+        "groups": (case.group,),
+        "layouts": case.kv_layouts,
+        "q_layouts": (case.q_layout,),
+        "placements": (case.placement,),
+        "table_dtypes": (case.table_dtype,),
+    }
+    for name, wanted in drawn.items():
+        allowed = getattr(declared, name)
+        if allowed is not None and not set(wanted) <= set(allowed):
+            return f"declares {name}={allowed}"
+    return _outside_limits(declared, case)
+
+
+def _outside_limits(declared: Declaration, case: Case) -> str | None:
+    if not declared.empty_rows and any(seq.kv_len == 0 for seq in case.seqs):
+        return "declares empty_rows=False"
+    if not declared.shared_blocks and any(seq.shared_blocks for seq in case.seqs):
+        return "declares shared_blocks=False"
+    if not declared.kv_strides_apart and case.kv_layouts[0] != case.kv_layouts[1]:
+        return "declares kv_strides_apart=False"
+    if not declared.scales and case.scale is not None:
+        return "declares scales=False"
+    if declared.max_kv_len is not None and max(seq.kv_len for seq in case.seqs) > declared.max_kv_len:
+        return f"declares max_kv_len={declared.max_kv_len}"
+    if declared.finite_dead_slots and {case.k_poison, case.v_poison, case.spare_poison} != {"huge"}:
+        return "needs finite_dead_slots"
+    if declared.padded_table and case.table_pad not in ("zero", "other"):
+        return "needs padded_table"
+    return None

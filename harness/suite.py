@@ -1,0 +1,97 @@
+"""For test suites and notebooks: `check` a function with drawn cases, `replay` a corpus as pytest tests."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.campaign import Campaign, Plan
+from harness.case import Case
+from harness.commands import default_executor
+from harness.corpus import Corpus, Entry
+from harness.pool import Worker
+from harness.report import finding_lines
+from harness.results import Result
+from harness.running import InProcess
+from harness.subjects import from_function, load
+from harness.summary import Summary
+
+#: Seconds that one case of a corpus may take in a test.
+REPLAY_SECONDS = 120.0
+
+
+def check(
+    function: Callable[..., Any],
+    op: str = "decode",
+    cases: int = 200,
+    seconds: float = 300.0,
+    seed: int | None = None,
+    executor: str | None = None,
+) -> None:
+    """Draw cases for the function until one fails; raises one readable AssertionError, or nothing.
+
+    The function runs in this process, so a kernel that crashes it does so; `python -m harness.fuzz` survives that.
+    """
+    where = executor or default_executor()
+    subject = from_function(function, op)
+    plan = Plan(
+        subjects={subject.name: subject.declaration},
+        executor=where,
+        seconds=seconds,
+        seed=random.randrange(2**31) if seed is None else seed,  # noqa: S311  (drawing, not secrecy)
+        max_cases=cases,
+        stop_at_first=True,
+    )
+    complain(Campaign(plan, InProcess(subject, where)).run())
+
+
+def complain(summary: Summary) -> None:
+    """Raise an AssertionError that tells the first finding; a RuntimeError where the harness is at fault."""
+    __tracebackhide__ = True
+    if summary.harness_faults:
+        raise RuntimeError(f"the harness is at fault: {summary.harness_faults[0]}")
+    for found in summary.findings:
+        raise AssertionError("\n".join(finding_lines(found, 1)))
+    if not summary.cases:
+        raise AssertionError(f"nothing ran: {summary.declined or 'no case was drawn'}")
+
+
+def replay(corpus: str | Path, function: Callable[..., Any] | str, executor: str | None = None) -> Callable[..., None]:
+    """A pytest test with one case per corpus entry that the subject supports: `test_corpus = replay("corpus", f)`."""
+    import pytest
+
+    where = executor or default_executor()
+    subject = load(function) if isinstance(function, str) else from_function(function)
+    entries = list(Corpus(Path(corpus)).entries())
+    able = [(path, entry) for path, entry in entries if subject.declines(entry.case) is None]
+
+    @pytest.mark.parametrize("entry", [entry for _, entry in able], ids=[path.stem for path, _ in able])
+    def test_case(entry: Entry) -> None:
+        result = _replayed(entry, function, where)
+        assert not result.harness_fault, result.harness_fault
+        assert not result.findings, "; ".join(finding.message for finding in result.findings)
+
+    return test_case
+
+
+def _replayed(entry: Entry, function: Callable[..., Any] | str, executor: str) -> Result:
+    name = function if isinstance(function, str) else _name(function)
+    if name and (isinstance(function, str) or _deadly(entry)):
+        return _in_worker(entry.case, name, executor)
+    assert not isinstance(function, str)
+    return InProcess(from_function(function), executor).run(entry.case, "", REPLAY_SECONDS, thorough=True)
+
+
+def _deadly(entry: Entry) -> bool:
+    return entry.finding is not None and entry.finding.kind in ("crash", "hang")
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """FILE.py:FUNCTION, where a worker could import it."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{function.__name__}" if code and Path(code.co_filename).is_file() else ""
+
+
+def _in_worker(case: Case, name: str, executor: str) -> Result:
+    with Worker(executor) as worker:
+        return worker.run(case, name, REPLAY_SECONDS, thorough=True)

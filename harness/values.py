@@ -1,0 +1,184 @@
+"""Values of tensors: an integer hash of where an element belongs, mapped through a table. Same bytes everywhere."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.case import Case, Seq
+from harness.quantiles import QUANTILES
+
+Floats = NDArray[np.float64]
+Hashes = NDArray[np.uint64]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
+}
+
+# Tensor numbers are part of the recipe: changing one changes every corpus case.
+Q, K, V, SLOPES, SINKS, POISON, ORDER, HOT = range(8)
+
+_TABLE = np.array(QUANTILES, dtype=np.int64)
+
+
+def mix(x: Hashes) -> Hashes:
+    """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hashed(seed: int, tensor: int, *coordinates: object) -> Hashes:
+    """A 64-bit hash per element of the broadcast integer coordinates."""
+    with np.errstate(over="ignore"):
+        x = mix(np.atleast_1d(np.uint64((seed * 8 + tensor) % 2**64)))
+        for coordinate in coordinates:
+            x = mix(x ^ np.asarray(coordinate, dtype=np.uint64))
+    return x
+
+
+def normal(hashes: Hashes) -> Floats:
+    """Standard normal values, cut at 3.1; exact arithmetic, so exactly the same everywhere."""
+    index = ((hashes >> np.uint64(8)) & np.uint64(0xFF)).astype(np.int64)
+    fraction = ((hashes >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64)
+    magnitude = _TABLE[index] * (65536 - fraction) + _TABLE[index + 1] * fraction
+    sign = 1 - 2 * (hashes & np.uint64(1)).astype(np.int64)
+    return np.asarray(sign * magnitude / float(65536 * 4096))
+
+
+def cast(values: Floats, dtype: str) -> NDArray[Any]:
+    """Round to nearest even, through float32 on every machine."""
+    return values.astype(np.float32).astype(DTYPES[dtype])
+
+
+def owner_tags(case: Case, seq: Seq) -> NDArray[np.int64]:
+    """For each token of the sequence, the tag of the sequence that owns its block."""
+    tags = np.full(seq.kv_len, seq.tag, dtype=np.int64)
+    if seq.shared_blocks and seq.shares_prefix_with is not None:
+        shared = seq.shared_blocks * case.block_size
+        tags[:shared] = owner_tags(case, by_tag(case, seq.shares_prefix_with))[:shared]
+    return tags
+
+
+def by_tag(case: Case, tag: int) -> Seq:
+    """The sequence with the tag."""
+    return next(seq for seq in case.seqs if seq.tag == tag)
+
+
+def query(case: Case, seq: Seq) -> Floats:
+    """q of one sequence, [query_len, num_q_heads, head_dim]; new tokens are the last ones."""
+    positions = seq.kv_len - seq.query_len + np.arange(seq.query_len)
+    shape = (seq.query_len, case.num_q_heads, case.head_dim)
+    hashes = _hash_tokens(case.data_seed, Q, np.full(seq.query_len, seq.tag), positions, *shape[1:])
+    return _QUERIES.get(case.values, _plain)(hashes)
+
+
+def keys(case: Case, seq: Seq) -> Floats:
+    """K of one sequence, [kv_len, num_kv_heads, head_dim]."""
+    tags, positions = owner_tags(case, seq), np.arange(seq.kv_len)
+    hashes = _hash_tokens(case.data_seed, K, tags, positions, case.num_kv_heads, case.head_dim)
+    if case.values in ("ascending_max", "descending_max"):
+        return _ramp(hashes, positions if case.values == "ascending_max" else -positions, case.head_dim)
+    if case.values == "gather":
+        return np.broadcast_to(_hot_keys(case, tags, positions)[:, None, None], hashes.shape).copy()
+    return _KEYS.get(case.values, _plain)(hashes)
+
+
+def values(case: Case, seq: Seq) -> Floats:
+    """V of one sequence, [kv_len, num_kv_heads, head_dim_v]."""
+    tags, positions = owner_tags(case, seq), np.arange(seq.kv_len)
+    if case.v_is_k_prefix:
+        return keys(case, seq)[:, :, : case.value_dim]
+    hashes = _hash_tokens(case.data_seed, V, tags, positions, case.num_kv_heads, case.value_dim)
+    if case.values == "gather":
+        return _identities(tags, positions, case.num_kv_heads, case.value_dim)
+    if case.values == "large":
+        return normal(hashes) * 2.0 ** (12 if case.cache_dtype == "float16" else 40)
+    if case.values == "cancelling":
+        return normal(hashes) / 2 + 4 * (1 - 2 * (positions % 2))[:, None, None]
+    return _VALUES.get(case.values, _plain)(hashes)
+
+
+def slopes(case: Case) -> Floats:
+    """ALiBi slopes, [num_q_heads]: powers of two from 1/2 to 1/256."""
+    hashes = hashed(case.data_seed, SLOPES, np.arange(case.num_q_heads))
+    return 2.0 ** -(1 + (hashes % np.uint64(8)).astype(np.float64))
+
+
+def sink_logits(case: Case) -> Floats:
+    """Sink logits, [num_q_heads]."""
+    return 2 * normal(hashed(case.data_seed, SINKS, np.arange(case.num_q_heads)))
+
+
+def _hash_tokens(
+    seed: int, tensor: int, tags: NDArray[np.int64], positions: NDArray[np.int64], heads: int, dims: int
+) -> Hashes:
+    # A bottom-right query of a longer chunk may stand before the first key: 2**32 keeps the position positive.
+    where = (positions + 2**32)[:, None, None]
+    return hashed(seed, tensor, tags[:, None, None], where, np.arange(heads)[None, :, None], np.arange(dims))
+
+
+def _plain(hashes: Hashes) -> Floats:
+    return normal(hashes)
+
+
+def _small_integers(hashes: Hashes) -> Floats:
+    return ((hashes >> np.uint64(20)) % np.uint64(8)).astype(np.float64)
+
+
+def _ternary(hashes: Hashes) -> Floats:
+    return ((hashes >> np.uint64(20)) % np.uint64(3)).astype(np.float64) - 1
+
+
+def _ramp(hashes: Hashes, order: NDArray[np.int64], head_dim: int) -> Floats:
+    """Scores that rise by about one from token to token, when q is near 1 and the scale 1/sqrt(head_dim)."""
+    step = 0.5 ** (int(head_dim).bit_length() // 2)
+    return normal(hashes) / 8 + step * order[:, None, None]
+
+
+def _hot_keys(case: Case, tags: NDArray[np.int64], positions: NDArray[np.int64]) -> Floats:
+    """+16 for the one hot token of each owner, -16 for the others: its weight is exactly 1."""
+    hot = np.full(len(tags), -1, dtype=np.int64)
+    for tag in np.unique(tags):
+        kv_len = by_tag(case, int(tag)).kv_len
+        hot[tags == tag] = int(hashed(case.data_seed, HOT, int(tag))[0] % np.uint64(max(kv_len, 1)))
+    return np.where(positions == hot, 16.0, -16.0)
+
+
+def _identities(tags: NDArray[np.int64], positions: NDArray[np.int64], heads: int, dims: int) -> Floats:
+    """Channels name the token: its place in 64, its 64s, its head, its sequence; each exact in every dtype."""
+    channels = np.empty((len(positions), heads, dims))
+    channels[..., 0::4] = (positions % 64)[:, None, None]
+    channels[..., 1::4] = (positions // 64 % 64)[:, None, None]
+    channels[..., 2::4] = np.arange(heads)[None, :, None] % 64
+    channels[..., 3::4] = (tags % 63 + 1)[:, None, None]
+    return channels
+
+
+_Family = dict[str, Callable[[Hashes], Floats]]
+
+_QUERIES: _Family = {
+    "gather": lambda h: np.full(h.shape, 16.0),
+    "large": lambda h: normal(h) * 32,
+    "tiny": lambda h: normal(h) / 256,
+    "ties": _ternary,
+    "ascending_max": lambda h: 1 + normal(h) / 8,
+    "descending_max": lambda h: 1 + normal(h) / 8,
+}
+_KEYS: _Family = {
+    "peaked": lambda h: normal(h) * 4,
+    "uniform": lambda h: np.zeros(h.shape),
+    "large": lambda h: normal(h) * 32,
+    "tiny": lambda h: normal(h) / 256,
+    "ties": _ternary,
+}
+_VALUES: _Family = {"uniform": _small_integers, "tiny": lambda h: normal(h) / 4096}

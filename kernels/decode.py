@@ -1,0 +1,305 @@
+"""The textbook paged decode: one program per sequence and query head walks the block table with an online softmax."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+# --- the kernel --------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def tanh(x):
+    """Accurate to a few ulp everywhere: 1 - exp(-2|x|) would cancel near 0, exp(2|x|) would overflow far out."""
+    square = x * x
+    # Minimax polynomial of the Cephes library (tanhf) for |x| < 0.625.
+    series = -5.70498872745e-3 * square + 2.06390887954e-2
+    series = series * square - 5.37397155531e-2
+    series = series * square + 1.33314422036e-1
+    series = series * square - 3.33332819422e-1
+    near = x + x * square * series
+    decay = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - decay) / (1.0 + decay)
+    return tl.where(tl.abs(x) < 0.625, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def attention_scores(q, k, distance, scale, softcap, slope):
+    """The logits of one tile: scale, then softcap, then ALiBi."""
+    scores = tl.sum(q[None, :] * k, axis=1) * scale  # [TILE_KV]
+    if softcap is not None:
+        scores = softcap * tanh(scores / softcap)
+    if slope is not None:
+        scores -= slope * tl.abs(distance).to(tl.float32)
+    return scores
+
+
+@triton.jit
+def softmax_step(scores, v, m, l, acc):
+    """Add one tile to the running maximum `m`, the sum `l` and the weighted values `acc`."""
+    m_new = tl.maximum(m, tl.max(scores, axis=0))
+    # At least one key of the tile is visible, so m_new is finite and nothing here is -inf minus -inf.
+    rescale = tl.exp(m - m_new)
+    p = tl.exp(scores - m_new)  # [TILE_KV]
+    l = l * rescale + tl.sum(p, axis=0)
+    acc = acc * rescale + tl.sum(p[:, None] * v, axis=0)  # [TILE_D]
+    return m_new, l, acc
+
+
+# These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
+UNSPECIALISED = (
+    "window_left", "block_size", "head_dim", "group",
+    "stride_out_seq", "stride_out_head", "stride_q_seq", "stride_q_head",
+    "stride_table_seq", "stride_table_column", "stride_lens_seq", "stride_slopes_head", "stride_sinks_head",
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def paged_decode_kernel(
+    # Outputs
+    out_ptr,           # [num_seqs, num_q_heads, head_dim]
+    lse_ptr,           # [num_seqs, num_q_heads] float32, contiguous; None: not wanted
+    # Inputs
+    q_ptr,             # [num_seqs, num_q_heads, head_dim]
+    k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
+    v_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
+    block_tables_ptr,  # [num_seqs, columns]
+    kv_lens_ptr,       # [num_seqs]
+    alibi_slopes_ptr,  # [num_q_heads]; None: no ALiBi
+    sinks_ptr,         # [num_q_heads]; None: no sinks
+    # Numbers
+    scale,
+    softcap,           # None: no softcap
+    window_left,       # None: unlimited
+    block_size,
+    head_dim,
+    group,             # query heads per KV head
+    # Strides, in elements
+    stride_out_seq, stride_out_head, stride_out_dim,
+    stride_q_seq, stride_q_head, stride_q_dim,
+    stride_k_block, stride_k_slot, stride_k_head, stride_k_dim,
+    stride_v_block, stride_v_slot, stride_v_head, stride_v_dim,
+    stride_table_seq, stride_table_column,
+    stride_lens_seq, stride_slopes_head, stride_sinks_head,
+    # Tiles: one block of keys, and one head, each rounded up to a power of two
+    TILE_KV: tl.constexpr,
+    TILE_D: tl.constexpr,
+):  # fmt: skip
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
+    seq = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    kv_head = head // group
+    slot = tl.arange(0, TILE_KV).to(tl.int64)  # [TILE_KV]
+    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
+    in_head = dim < head_dim  # [TILE_D]
+
+    # [TILE_D]
+    q_offset = seq * stride_q_seq + head * stride_q_head + dim * stride_q_dim
+    q = tl.load(q_ptr + q_offset, mask=in_head, other=0.0).to(tl.float32)
+
+    # The query is the last of the kv_len tokens, so a window ends there and begins window_left keys before.
+    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int64)
+    query_position = kv_len - 1
+    first_key = tl.zeros_like(kv_len)
+    if window_left is not None:
+        first_key = tl.maximum(query_position - window_left, 0)
+
+    slope = None
+    if alibi_slopes_ptr is not None:
+        slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)
+
+    # A sink is a logit without a value: it is there before the first key, with weight exp(sink - m) = 1.
+    m = -float("inf")
+    l = 0.0
+    if sinks_ptr is not None:
+        m = tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32)
+        l = 1.0
+    acc = tl.zeros([TILE_D], tl.float32)
+
+    for block in range(first_key // block_size, tl.cdiv(kv_len, block_size)):
+        block_id = tl.load(block_tables_ptr + seq * stride_table_seq + block * stride_table_column).to(tl.int64)
+        position = block * block_size + slot  # [TILE_KV]
+        visible = (slot < block_size) & (position >= first_key) & (position < kv_len)  # [TILE_KV]
+        in_tile = visible[:, None] & in_head[None, :]  # [TILE_KV, TILE_D]
+
+        # [TILE_KV, TILE_D]
+        k_offset = block_id * stride_k_block + slot[:, None] * stride_k_slot
+        k_offset += kv_head * stride_k_head + dim[None, :] * stride_k_dim
+        k = tl.load(k_cache_ptr + k_offset, mask=in_tile, other=0.0).to(tl.float32)
+
+        # [TILE_KV, TILE_D]; masked like K, because a weight of 0 times a stale NaN is NaN
+        v_offset = block_id * stride_v_block + slot[:, None] * stride_v_slot
+        v_offset += kv_head * stride_v_head + dim[None, :] * stride_v_dim
+        v = tl.load(v_cache_ptr + v_offset, mask=in_tile, other=0.0).to(tl.float32)
+
+        scores = attention_scores(q, k, query_position - position, scale, softcap, slope)  # [TILE_KV]
+        scores = tl.where(visible, scores, -float("inf"))
+        m, l, acc = softmax_step(scores, v, m, l, acc)
+
+    # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
+    l = tl.where(l == 0.0, 1.0, l)
+    out_offset = seq * stride_out_seq + head * stride_out_head + dim * stride_out_dim
+    tl.store(out_ptr + out_offset, (acc / l).to(out_ptr.dtype.element_ty), mask=in_head)
+    if lse_ptr is not None:
+        tl.store(lse_ptr + seq * tl.num_programs(1) + head, m + tl.log(l))
+
+
+# --- the wrapper -------------------------------------------------------------------------------------------------
+
+
+def paged_decode(
+    q,
+    k_cache,
+    v_cache,
+    block_tables,
+    kv_lens,
+    *,
+    scale=None,
+    window=(-1, -1),
+    causal=True,  # noqa: ARG001 (one query at the end of its sequence: causal or not, it sees the same keys)
+    softcap=0.0,
+    alibi_slopes=None,
+    sinks=None,
+    out=None,
+    return_lse=False,
+):
+    """Attention of one query token per sequence over its paged keys: out, or (out, lse) with the natural log."""
+    check_shapes(q, k_cache, v_cache, block_tables, kv_lens)
+    check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
+    check_optional(q, alibi_slopes, sinks, out)
+    check_devices(q, k_cache, v_cache, block_tables, kv_lens, alibi_slopes, sinks, out)
+    check_numbers(window, softcap)
+
+    num_seqs, num_q_heads, head_dim = q.shape
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    out = q.new_empty(q.shape) if out is None else out
+    lse = q.new_empty((num_seqs, num_q_heads), dtype=torch.float32) if return_lse else None
+    paged_decode_kernel[(num_seqs, num_q_heads)](
+        out_ptr=out,
+        lse_ptr=lse,
+        q_ptr=q,
+        k_cache_ptr=k_cache,
+        v_cache_ptr=v_cache,
+        block_tables_ptr=block_tables,
+        kv_lens_ptr=kv_lens,
+        alibi_slopes_ptr=alibi_slopes,
+        sinks_ptr=sinks,
+        scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
+        softcap=float(softcap) if softcap > 0 else None,
+        window_left=window[0] if window[0] >= 0 else None,
+        block_size=block_size,
+        head_dim=head_dim,
+        group=num_q_heads // num_kv_heads,
+        **strides("out", out, "seq head dim"),
+        **strides("q", q, "seq head dim"),
+        **strides("k", k_cache, "block slot head dim"),
+        **strides("v", v_cache, "block slot head dim"),
+        **strides("table", block_tables, "seq column"),
+        **strides("lens", kv_lens, "seq"),
+        **strides("slopes", alibi_slopes, "head"),
+        **strides("sinks", sinks, "head"),
+        TILE_KV=triton.next_power_of_2(block_size),
+        TILE_D=triton.next_power_of_2(head_dim),
+    )
+    return (out, lse) if return_lse else out
+
+
+def strides(name, tensor, dims):
+    """The strides of a tensor under the names that the kernel gives them; None for a tensor that is not there."""
+    dims = dims.split()
+    values = [None] * len(dims) if tensor is None else tensor.stride()
+    return {f"stride_{name}_{dim}": value for dim, value in zip(dims, values, strict=True)}
+
+
+# --- what the wrapper refuses ------------------------------------------------------------------------------------
+
+
+def check_shapes(q, k_cache, v_cache, block_tables, kv_lens):
+    check_rank("q", q, "[num_seqs, num_q_heads, head_dim]")
+    check_rank("k_cache", k_cache, "[num_blocks, block_size, num_kv_heads, head_dim]")
+    check_rank("block_tables", block_tables, "[num_seqs, columns]")
+    num_seqs, num_q_heads, head_dim = q.shape
+    _, block_size, num_kv_heads, _ = k_cache.shape
+    check_shape("k_cache", k_cache, (*k_cache.shape[:3], head_dim), "to have q's head_dim")
+    check_shape("v_cache", v_cache, k_cache.shape, "to be like k_cache")
+    check_shape("block_tables", block_tables, (num_seqs, block_tables.shape[1]), "to have a row per query")
+    check_shape("kv_lens", kv_lens, (num_seqs,), "to have a length per query")
+    if min(head_dim, block_size, num_kv_heads) < 1:
+        raise ValueError(f"k_cache has shape {list(k_cache.shape)}, but expected at least 1 in all but num_blocks")
+    if num_q_heads % num_kv_heads:
+        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
+
+
+def check_rank(name, tensor, dims):
+    if tensor.dim() != dims.count(",") + 1:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}, but expected {dims}")
+
+
+def check_shape(name, tensor, expected, why):
+    if tuple(tensor.shape) != tuple(expected):
+        raise ValueError(f"{name} has shape {list(tensor.shape)}, but expected {list(expected)}, {why}")
+
+
+def check_dtypes(q, k_cache, v_cache, block_tables, kv_lens):
+    check_dtype("q", q, DTYPES)
+    check_dtype("k_cache", k_cache, (q.dtype,))
+    check_dtype("v_cache", v_cache, (q.dtype,))
+    check_dtype("block_tables", block_tables, INDEX_DTYPES)
+    check_dtype("kv_lens", kv_lens, INDEX_DTYPES)
+
+
+def check_dtype(name, tensor, allowed):
+    if tensor.dtype not in allowed:
+        raise ValueError(f"{name} has dtype {tensor.dtype}, but expected {' or '.join(map(str, allowed))}")
+
+
+def check_optional(q, alibi_slopes, sinks, out):
+    for name, per_head in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+        if per_head is not None:
+            check_shape(name, per_head, q.shape[1:2], "to have a number per query head")
+            check_dtype(name, per_head, DTYPES)
+    if out is not None:
+        check_shape("out", out, q.shape, "to be like q")
+        check_dtype("out", out, (q.dtype,))
+
+
+def check_devices(q, *others):
+    for other in others:
+        if other is not None and other.device != q.device:
+            raise ValueError(f"a tensor of shape {list(other.shape)} is on {other.device}, but expected q's {q.device}")
+
+
+def check_numbers(window, softcap):
+    if len(window) != 2 or min(window) < -1:
+        raise ValueError(f"window is {window}, but expected (left, right), each -1 (unlimited) or a count from 0")
+    if not 0.0 <= softcap < math.inf:
+        raise ValueError(f"softcap is {softcap}, but expected 0 (off) or a positive number")
+
+
+# --- what only the values tell -----------------------------------------------------------------------------------
+
+
+def validate(inputs):
+    """Refuse lengths and block ids that point outside; reads the values, so a GPU has to be waited for."""
+    num_blocks, block_size = inputs.k_cache.shape[:2]
+    check_lens(inputs.kv_lens, inputs.block_tables.shape[1] * block_size)
+    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks)
+
+
+def check_lens(kv_lens, capacity):
+    for seq, kv_len in enumerate(kv_lens.tolist()):
+        if not 0 <= kv_len <= capacity:
+            raise ValueError(f"kv_lens[{seq}] is {kv_len}, but expected 0 to the {capacity} slots of a table row")
+
+
+def check_block_ids(block_tables, kv_lens, block_size, num_blocks):
+    column = torch.arange(block_tables.shape[1], device=block_tables.device)
+    used = column * block_size < kv_lens[:, None]
+    outside = used & ((block_tables < 0) | (block_tables >= num_blocks))
+    for seq, place in outside.nonzero().tolist():
+        block_id = int(block_tables[seq, place])
+        raise ValueError(f"block_tables[{seq}, {place}] is {block_id}, but expected a block from 0 to {num_blocks - 1}")

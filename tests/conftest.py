@@ -1,0 +1,18 @@
+"""Shared by all tests: GPU tests run where there is one, nightly ones when asked for."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+# Each xdist worker and each subject's worker has a core of its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(config, items):
+    chosen = config.getoption("-m")
+    for mark, present in (("gpu", Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()), ("nightly", False)):
+        if mark not in chosen and not present:
+            deselected = [item for item in items if item.get_closest_marker(mark)]
+            items[:] = [item for item in items if item not in deselected]
+            config.hook.pytest_deselected(items=deselected)

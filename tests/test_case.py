@@ -1,0 +1,66 @@
+"""Claims about cases."""
+
+import pytest
+
+from harness.case import Case, InvalidCase, Seq, complaints, digest, from_json, replace, to_json
+
+RICH = Case(
+    seqs=(Seq(kv_len=33), Seq(kv_len=20, tag=1, shares_prefix_with=0, shared_blocks=1)),
+    num_q_heads=4,
+    num_kv_heads=2,
+    window=(3, -1),
+    softcap=30.0,
+    layout="hnd",
+)
+
+
+def test_a_case_survives_json():
+    assert from_json(to_json(RICH)) == RICH
+
+
+def test_json_shows_only_what_matters():
+    assert to_json(Case()) == '{\n  "schema": 1\n}\n'
+    assert len(to_json(RICH).splitlines()) <= 10
+
+
+def test_equal_cases_have_equal_digests_and_hashes():
+    assert digest(from_json(to_json(RICH))) == digest(RICH)
+    assert hash(from_json(to_json(RICH))) == hash(RICH)
+    assert digest(replace(RICH, data_seed=1)) != digest(RICH)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"head_dims": 3}', "unknown field `head_dims`"),
+        ('{"seqs": [{"kv_le": 1}]}', "unknown field `kv_le` - at `$.seqs[0]`"),
+        ('{"head_dim":', "truncated"),
+        ('{"dtype": "f16"}', "'f16' - at `$.dtype`"),
+        ('{"head_dim": "16"}', "Expected `int`, got `str` - at `$.head_dim`"),
+        ('{"schema": 9}', "schema is 9, but this version reads 1"),
+        ('{"num_q_heads": 3, "num_kv_heads": 2}', "num_q_heads is 3, but should be a multiple of num_kv_heads 2"),
+        ('{"seqs": []}', "at least one sequence"),
+        ('{"softcap": -1.0}', "softcap is -1.0"),
+        ('{"window": [-2, 0]}', "window is [-2, 0]"),
+        ('{"seqs": [{"kv_len": 5, "shares_prefix_with": 3, "shared_blocks": 1}]}', "no earlier sequence has that tag"),
+        ('{"seqs": [{}, {}]}', "seqs[1].tag is 0"),
+        ('{"layout": "kv_stacked", "v_layout": "hnd"}', "holds K and V in one buffer"),
+        ('{"seqs": [{"query_len": 2}]}', "query_len other than 1"),
+        ("\xff", "x.json"),
+    ],
+)
+def test_bad_json_is_refused_with_value_and_place(text, told):
+    with pytest.raises(InvalidCase) as refused:
+        from_json(text.encode("latin-1"), "x.json")
+    assert told in str(refused.value)
+    assert str(refused.value).startswith("x.json: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_changed_case_is_checked_again():
+    with pytest.raises(InvalidCase, match="num_q_heads is 0"):
+        replace(RICH, num_q_heads=0)
+
+
+def test_the_simplest_case_has_nothing_to_complain_about():
+    assert complaints(Case()) == []

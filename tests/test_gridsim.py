@@ -1,0 +1,560 @@
+"""gridsim runs Triton kernels right, and sees every access that it should not make."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from harness.executors import gridsim
+
+
+@triton.jit
+def decode(q, k_cache, v_cache, table, lens, out, lse, scale, softcap, window,
+           stride_qs, stride_qh, stride_kb, stride_kt, stride_kh, stride_table,
+           GROUP: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    seq, head = tl.program_id(0), tl.program_id(1)
+    n = tl.load(lens + seq)
+    d, o = tl.arange(0, D), tl.arange(0, BLOCK)
+    query = tl.load(q + seq * stride_qs + head * stride_qh + d).to(tl.float32) * scale
+    m, l, acc = float("-inf"), 0.0, tl.zeros([D], tl.float32)
+    for i in range(tl.cdiv(n, BLOCK)):
+        block = tl.load(table + seq * stride_table + i).to(tl.int64)
+        at = i * BLOCK + o
+        keep = at < n
+        if window > 0:
+            keep &= at >= n - window
+        offsets = block * stride_kb + o[:, None] * stride_kt + (head // GROUP) * stride_kh + d[None, :]
+        k = tl.load(k_cache + offsets, mask=(at < n)[:, None], other=0.0).to(tl.float32)
+        v = tl.load(v_cache + offsets, mask=(at < n)[:, None], other=0.0).to(tl.float32)
+        s = tl.sum(query[None, :] * k, axis=1)
+        if softcap > 0:
+            s = softcap * (2 * tl.sigmoid(2 * s / softcap) - 1)
+        s = tl.where(keep, s, float("-inf"))
+        new = tl.maximum(m, tl.max(s, 0))
+        safe = tl.where(new == float("-inf"), 0.0, new)
+        p, old = tl.exp(s - safe), tl.exp(m - safe)
+        l = l * old + tl.sum(p, 0)
+        acc = acc * old + tl.sum(p[:, None] * v, axis=0)
+        m = new
+    tl.store(out + seq * stride_qs + head * stride_qh + d, (acc / l).to(out.dtype.element_ty))
+    tl.store(lse + seq * tl.num_programs(1) + head, m + tl.log(l))
+
+
+def attend(q, k, v, lens, table, scale, softcap=0.0, window=0):
+    """The same in float64, one sequence and head after the other."""
+    (sequences, heads, _), block, group = q.shape, k.shape[1], q.shape[1] // k.shape[2]
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    out, lse = np.zeros(q.shape), np.zeros(q.shape[:2])
+    for s in range(sequences):
+        slots = np.arange(int(lens[s]))
+        blocks, inner = table[s].numpy()[slots // block], slots % block
+        for h in range(heads):
+            scores = k[blocks, inner, h // group] @ q[s, h] * scale
+            scores = softcap * np.tanh(scores / softcap) if softcap else scores
+            scores = scores[-window:] if window else scores
+            values = v[blocks, inner, h // group][-len(scores) :]
+            top = scores.max()
+            weights = np.exp(scores - top)
+            out[s, h], lse[s, h] = weights @ values / weights.sum(), top + np.log(weights.sum())
+    return out, lse
+
+
+def case(kind, lens, heads=4, group=2, block=16, d=64):
+    torch.manual_seed(0)
+    blocks = sum(-(-n // block) for n in lens)
+    q = torch.randn(len(lens), heads, d).to(kind)
+    k, v = (torch.randn(blocks + 2, block, heads // group, d).to(kind) for _ in range(2))
+    order, table = torch.randperm(blocks).int(), torch.zeros(len(lens), -(-max(lens) // block), dtype=torch.int32)
+    for s, n in enumerate(lens):
+        used = -(-n // block)
+        table[s, :used], order = order[:used], order[used:]
+    return q, k, v, torch.tensor(lens, dtype=torch.int32), table
+
+
+def launch(q, k, v, lens, table, softcap=0.0, window=0):
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:2])
+    decode[q.shape[:2]](q, k, v, table, lens, out, lse, q.shape[-1] ** -0.5, softcap, window, q.stride(0), q.stride(1),
+                        k.stride(0), k.stride(1), k.stride(2), table.stride(0), GROUP=q.shape[1] // k.shape[2],
+                        BLOCK=k.shape[1], D=q.shape[-1])  # fmt: skip
+    return out, lse
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("softcap", "window"), [(0.0, 0), (5.0, 0), (0.0, 20)])
+def test_a_paged_decode_agrees_with_float64(kind, softcap, window):
+    given = case(kind, [1, 37, 64, 16, 50])
+    with gridsim.active() as trace:
+        out, lse = launch(*given, softcap, window)
+    want, want_lse = attend(*given, given[0].shape[-1] ** -0.5, softcap, window)
+    close = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[kind]
+    np.testing.assert_allclose(out.double().numpy(), want, atol=close, rtol=close)
+    np.testing.assert_allclose(lse.double().numpy(), want_lse, atol=1e-5)
+    assert trace.accesses == ()
+    assert [(run.name, run.grid) for run in trace.launches] == [("decode", (5, 4, 1))]
+    assert any("loop many" in what for what in trace.behaviours)
+    assert any("mask mixed" in what for what in trace.behaviours)
+
+
+def lines(accesses):
+    return {(found.kind, found.tensor, found.line) for found in accesses}
+
+
+def line_of(kernel, text):
+    start, source = kernel.starting_line_number, kernel.raw_src
+    return f"test_gridsim.py:{start + next(i for i, line in enumerate(source) if text in line)}"
+
+
+def test_a_table_entry_past_the_cache_is_read_as_poison_and_recorded():
+    q, k, v, lens, table = case(torch.float32, [40, 20])
+    table[0, 1] = 1000
+    memory = gridsim.Memory()
+    memory.declare(k, name="k_cache")
+    with gridsim.active(memory):
+        out, _ = launch(q, k, v, lens, table)
+    assert out[0].isnan().all()
+    assert not out[1].isnan().any()
+    where = line_of(decode, " k = tl.load(k_cache")
+    found = next(found for found in memory.accesses if found.tensor == "k_cache")
+    assert (found.kind, found.line, found.program) == ("out of bounds read", where, (0, 0, 0))
+    assert found.count == 4 * 16 * 64
+    assert found.index == 1000 * k.stride(0)
+    assert found.path == __file__
+
+
+def test_a_dead_element_is_seen_where_it_is_read_and_nowhere_else():
+    q, k, v, lens, table = case(torch.float16, [20])
+    state = np.full(k.numel(), 2, np.uint8)
+    dead = (int(table[0, 1]), 3, 1, 7)
+    state[np.ravel_multi_index(dead, k.shape)] = 1
+    state[np.ravel_multi_index((int(table[0, 1]), 4, 0, 0), k.shape)] = 1  # slot 20: nobody reads that
+    memory = gridsim.Memory()
+    memory.declare(k, name="k_cache", state=state)
+    with gridsim.active(memory):
+        launch(q, k, v, lens, table)
+    (found,) = memory.accesses
+    assert (found.kind, found.tensor, found.index, found.count) == ("dead read", "k_cache", dead, 2)
+    assert found.program == (0, 2, 0)
+
+
+@triton.jit
+def copy(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at))
+
+
+def test_a_write_past_the_output_is_dropped_and_one_between_its_strides_is_performed():
+    x, whole = torch.ones(64), torch.zeros(128)
+    view = whole[8:40]
+    memory = gridsim.Memory()
+    memory.declare(view, name="out")
+    with gridsim.active(memory):
+        copy[(4,)](x, view, 64, BLOCK=32)
+    assert (whole[:8] == 0).all()
+    assert (whole[8:] != 0).all()  # what was read out of bounds is poison
+    assert lines(memory.accesses) == {
+        ("out of bounds read", "x", line_of(copy, "tl.store")),
+        ("out of reach write", "out", line_of(copy, "tl.store")),
+        ("out of bounds write", "out", line_of(copy, "tl.store")),
+    }
+    counts = {found.kind: found.count for found in memory.accesses}
+    assert counts == {"out of bounds read": 64, "out of reach write": 88, "out of bounds write": 8}
+
+
+def test_a_strided_view_reaches_its_own_elements_only():
+    whole = torch.arange(64.0).reshape(8, 8)
+    with gridsim.active() as trace:
+        copy[(1,)](whole[2:4, ::2], torch.zeros(16), 16, BLOCK=16)
+    (found,) = trace.accesses
+    assert (found.kind, found.count, found.index) == ("out of reach read", 8, 1)
+
+
+@triton.jit
+def far(x, y, stride, block):
+    at = block * stride
+    tl.store(y, tl.load(x + at))
+    tl.store(y + 1, tl.load(x + block.to(tl.int64) * stride))
+
+
+def test_a_product_that_wraps_in_32_bits_reads_out_of_bounds_and_a_64_bit_one_reads_far():
+    size, flags = 5 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE: pages exist once touched
+    x = torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
+    shadow = np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
+    x[1 << 32], shadow[1 << 32] = 7, 2
+    y, memory = torch.zeros(2, dtype=torch.uint8), gridsim.Memory()
+    memory.declare(x, name="far", state=shadow)
+    with gridsim.active(memory):
+        far[(1,)](x, y, 1 << 17, 1 << 15)
+    assert y.tolist() == [0, 7]  # the wrapped product is 0, which is in bounds: out of reach as declared
+    assert [(found.kind, found.index) for found in memory.accesses] == [("out of reach read", (0,))]
+    with gridsim.active(memory):
+        far[(1,)](x, y, (1 << 17) + 1, (1 << 15) - 1)
+    assert ("out of bounds read", "far", line_of(far, "tl.store(y, ")) in lines(memory.accesses)
+
+
+def test_two_views_of_one_storage_keep_apart():
+    both = torch.arange(64.0)
+    k, v = both[:32], both[32:]
+    memory = gridsim.Memory()
+    memory.declare(k, name="k")
+    memory.declare(v, name="v")
+    with gridsim.active(memory):
+        copy[(1,)](k, torch.zeros(64), 64, BLOCK=64)
+    assert {(f.kind, f.tensor) for f in memory.accesses} == {("out of reach read", "k")}
+
+
+@triton.jit
+def wild(x, y, address):
+    tl.store(y, tl.load(address.to(tl.pointer_type(tl.float32))))
+    tl.store(y + 1, tl.load((address + 8).to(tl.pointer_type(tl.float32))))
+
+
+def test_a_garbage_address_is_poison_and_a_real_one_finds_its_tensor():
+    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2)
+    with gridsim.active() as trace:
+        wild[(1,)](x, y, x.data_ptr())
+        assert y.tolist() == [1.0, 3.0]
+        assert trace.accesses == ()
+        wild[(1,)](x, y, 12345678901)
+    assert y.isnan().all()
+    assert {(f.kind, f.tensor) for f in trace.accesses} == {("out of bounds read", "null")}
+
+
+@triton.jit
+def unary(x, y, n, OP: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    a = tl.load(x + at, mask=at < n)
+    if OP == "exp":
+        r = tl.exp(a.to(tl.float32))
+    elif OP == "exp2":
+        r = tl.exp2(a.to(tl.float32))
+    elif OP == "log":
+        r = tl.log(a.to(tl.float32))
+    elif OP == "sqrt":
+        r = tl.sqrt(a.to(tl.float32))
+    elif OP == "erf":
+        r = tl.erf(a.to(tl.float32))
+    elif OP == "sigmoid":
+        r = tl.sigmoid(a.to(tl.float32))
+    elif OP == "square":
+        r = a * a
+    elif OP == "sum":
+        r = a + tl.sum(a, 0)
+    elif OP == "cumsum":
+        r = tl.cumsum(a, 0)
+    elif OP == "sort":
+        r = tl.sort(a)
+    elif OP == "argmax":
+        r = tl.zeros_like(a) + tl.argmax(a, 0)
+    elif OP == "flip":
+        r = tl.flip(a, 0)
+    elif OP == "softmax":
+        r = tl.softmax(a.to(tl.float32))
+    tl.store(y + at, r, mask=at < n)
+
+
+OPERATIONS = {
+    "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "sqrt": torch.sqrt, "erf": torch.erf,
+    "sigmoid": torch.sigmoid, "square": lambda a: a * a, "sort": lambda a: a.sort()[0], "flip": lambda a: a.flip(0),
+    "sum": lambda a: a + a.sum(), "cumsum": lambda a: a.cumsum(0), "argmax": lambda a: a * 0 + a.argmax(),
+    "softmax": lambda a: a.softmax(0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_agrees_with_torch(name):
+    torch.manual_seed(1)
+    x = torch.rand(64) * 4 + 0.01
+    y = torch.empty(64)
+    with gridsim.active():
+        unary[(1,)](x, y, 64, OP=name, BLOCK=64)
+    torch.testing.assert_close(y, OPERATIONS[name](x), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_sixteen_bit_arithmetic_rounds_after_every_operation(kind):
+    x, y = (torch.rand(64) * 100).to(kind), torch.empty(64, dtype=kind)
+    with gridsim.active():
+        unary[(1,)](x, y, 64, OP="square", BLOCK=64)
+    assert torch.equal(y, x * x)
+
+
+@triton.jit
+def cast(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n).to(y.dtype.element_ty), mask=at < n)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_every_bit_pattern_of_a_small_float_survives_the_way_to_float32_and_back(kind):
+    bits = torch.int16 if kind.itemsize == 2 else torch.int8
+    x = torch.arange(-(1 << 8 * kind.itemsize - 1), 1 << 8 * kind.itemsize - 1).to(bits).view(kind)
+    middle, back = torch.empty(len(x)), torch.empty_like(x)
+    with gridsim.active():
+        cast[(triton.cdiv(len(x), 1024),)](x, middle, len(x), BLOCK=1024)
+        cast[(triton.cdiv(len(x), 1024),)](middle, back, len(x), BLOCK=1024)
+    assert torch.equal(middle.nan_to_num(7), x.float().nan_to_num(7))
+    want = x.float().clamp(-torch.finfo(kind).max, torch.finfo(kind).max) if kind.itemsize == 1 else x.float()
+    assert torch.equal(back.float().nan_to_num(7, 8, 9), want.nan_to_num(7, 8, 9))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_casts_round_to_nearest_even_and_fp8_saturates(kind):
+    torch.manual_seed(2)
+    top = torch.finfo(kind).max
+    special = torch.tensor([0.0, -0.0, 1e-8, float("nan"), top, -top, top * 1.01, 1e6, -1e9, float("inf")])
+    x = torch.cat([torch.randn(1000) * 10.0 ** torch.randint(-9, 3, (1000,)), special])
+    y = torch.empty(len(x), dtype=kind)
+    with gridsim.active():
+        cast[(triton.cdiv(len(x), 256),)](x, y, len(x), BLOCK=256)
+    want = (x.clamp(-top, top) if kind.itemsize == 1 else x).to(kind)
+    assert torch.equal(y.float().nan_to_num(7, 8, 9), want.float().nan_to_num(7, 8, 9))
+
+
+@triton.jit
+def matmul(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    left = tl.load(a + m[:, None] * K + k[None, :])
+    right = tl.load(b + n[None, :] * K + k[:, None])
+    out = tl.dot(left, right, input_precision=PRECISION)
+    tl.store(c + m[:, None] * N + n[None, :], out.to(c.dtype.element_ty))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+def test_dot_sums_in_float32(kind):
+    torch.manual_seed(3)
+    a, b = ((torch.randn(size, 32) * 4).to(kind) for size in (16, 64))
+    c = torch.empty(16, 64, dtype=torch.int32 if kind == torch.int8 else torch.float32)
+    with gridsim.active():
+        matmul[(1,)](a, b, c, M=16, N=64, K=32, PRECISION="ieee")
+    torch.testing.assert_close(c.double(), a.double() @ b.double().T, rtol=1e-6, atol=1e-4)
+
+
+def test_tf32_cuts_its_operands():
+    a = torch.full((16, 16), 1 + 2.0**-10 + 2.0**-11 + 2.0**-12)
+    b = torch.eye(16)
+    c = torch.empty(16, 16)
+    with gridsim.active():
+        matmul[(1,)](a, b, c, M=16, N=16, K=16, PRECISION="tf32")
+    assert (c == 1 + 2.0**-10).all()
+
+
+@triton.jit
+def helper(x, step):
+    if x > 10:
+        x -= step
+    else:
+        x += step
+    return x
+
+
+@triton.jit
+def collatz(x, y, n):
+    i = tl.program_id(0)
+    if i >= n:
+        return
+    value = tl.load(x + i)
+    steps = 0
+    while value > 1:
+        if value % 2 == 0:  # noqa: SIM108 - a branch is what is tested
+            value = value // 2
+        else:
+            value = 3 * value + 1
+        steps += 1
+    for _ in range(i):
+        steps = helper(steps, 1)
+    tl.store(y + i, steps)
+
+
+def test_programs_that_part_in_branches_and_loops_each_go_their_own_way():
+    x, y = torch.arange(1, 41, dtype=torch.int32), torch.full((50,), -1, dtype=torch.int32)
+
+    def want(i, value):
+        steps = 0
+        while value > 1:
+            value = value // 2 if value % 2 == 0 else 3 * value + 1
+            steps += 1
+        for _ in range(i):
+            steps += -1 if steps > 10 else 1
+        return steps
+
+    with gridsim.active() as trace:
+        collatz[(50,)](x, y, 40)
+    assert y.tolist() == [want(i, i + 1) for i in range(40)] + [-1] * 10
+    assert trace.accesses == ()
+    assert {line_of(collatz, "if i >= n") + " branch mixed", line_of(collatz, "for _") + " loop 0"} <= trace.behaviours
+
+
+@triton.jit
+def divide(x, y, quotient, remainder, wrapped, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(quotient + at, a // b)
+    tl.store(remainder + at, a % b)
+    tl.store(wrapped + at, a * 1000003 + b)
+
+
+def test_integers_divide_towards_zero_and_wrap():
+    x = torch.tensor([7, -7, 7, -7, 2**31 - 1, -(2**31), 0, 5], dtype=torch.int32)
+    y = torch.tensor([2, 2, -2, -2, 3, 3, 5, 5], dtype=torch.int32)
+    out = [torch.empty(8, dtype=torch.int32) for _ in range(3)]
+    with gridsim.active():
+        divide[(1,)](x, y, *out, BLOCK=8)
+    assert out[0].tolist() == torch.div(x, y, rounding_mode="trunc").tolist()
+    assert out[1].tolist() == torch.fmod(x, y).tolist()
+    assert out[2].tolist() == (x * 1000003 + y).tolist()
+
+
+@triton.jit
+def tally(counts, last, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(counts + at % 3, 1, mask=at < n)
+    ticket = tl.atomic_add(last, 1)
+    if ticket == tl.num_programs(0) - 1:
+        tl.store(out, tl.sum(tl.load(counts + tl.arange(0, 4))))
+    tl.atomic_max(last + 1, tl.program_id(0))
+    tl.atomic_cas(last + 2, 0, tl.program_id(0) + 5)
+
+
+def test_atomics_lose_no_update_and_the_last_program_sees_all():
+    counts, last, out = (torch.zeros(size, dtype=torch.int32) for size in (4, 3, 1))
+    with gridsim.active():
+        tally[(7,)](counts, last, out, 100, BLOCK=16)
+    assert (counts.tolist(), last.tolist(), out.tolist()) == ([34, 33, 33, 0], [7, 6, 5], [100])
+
+
+@triton.jit
+def nans(x, y, BLOCK: tl.constexpr):
+    a = tl.load(x + tl.arange(0, BLOCK))
+    tl.store(y, tl.max(a, 0))
+    tl.store(y + 1, tl.maximum(tl.load(x), 1.0))
+    tl.store(y + 2, tl.maximum(tl.load(x), 1.0, propagate_nan=tl.PropagateNan.ALL))
+
+
+def test_a_maximum_ignores_nan_unless_told_to_propagate_it():
+    x, y = torch.tensor([float("nan"), 2.0, 3.0, -1.0]), torch.zeros(3)
+    with gridsim.active():
+        nans[(1,)](x, y, BLOCK=4)
+    assert y[:2].tolist() == [3.0, 1.0]
+    assert y[2].isnan()
+
+
+@triton.jit
+def shuffle(x, y, pair, scale: tl.constexpr = 2):
+    a = tl.load(x + tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :])
+    left, right = tl.split(tl.join(a, tl.trans(a)))
+    mixed = tl.reshape(tl.permute(tl.reshape(left + right * scale, [2, 2, 4]), [1, 0, 2]), [4, 4])
+    out = mixed + pair[0] * pair[1]
+    tl.store(y + tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :], out)
+
+
+def test_shapes_and_tuples_and_defaults_work_as_far_as_triton_binds_them():
+    x, y = torch.arange(16.0).reshape(4, 4), torch.zeros(4, 4)
+    with gridsim.active():
+        shuffle[lambda meta: (1,)](x, y, (3, 0.5))
+    want = (x + 2 * x.T).reshape(2, 2, 4).permute(1, 0, 2).reshape(4, 4) + 1.5
+    assert torch.equal(y, want)
+
+
+@triton.jit
+def either(x, y, z, flag):
+    source = x
+    if tl.load(flag + tl.program_id(0)) > 0:
+        source = y + 1
+    tl.store(z + tl.program_id(0), tl.load(source + tl.program_id(0)))
+
+
+def test_a_pointer_chosen_by_a_branch_keeps_its_tensor():
+    x, y, z = torch.arange(4.0), torch.arange(10.0, 14.0), torch.zeros(4)
+    with gridsim.active() as trace:
+        either[(4,)](x, y, z, torch.tensor([0, 1, 0, 1], dtype=torch.int32))
+    assert z[:3].tolist() == [0, 12, 2]
+    assert z[3].isnan()
+    assert [(f.tensor, f.index, f.program) for f in trace.accesses] == [("y", 4, (3, 0, 0))]
+
+
+@triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def tuned(x, y, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) + BLOCK + EVEN, mask=at < n)
+
+
+def test_autotune_runs_its_first_config_once():
+    x, y = torch.zeros(40), torch.zeros(40)
+    with gridsim.active() as trace:
+        tuned[lambda meta: (triton.cdiv(40, meta["BLOCK"]),)](x, y, 40)
+    assert y.tolist() == [16.0] * 40
+    assert [run.grid for run in trace.launches] == [(3, 1, 1)]
+
+
+@triton.jit
+def block_copy(x, y, rows, columns):
+    source = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [4, 8])
+    target = tl.make_tensor_descriptor(y, [rows, columns], [columns, 1], [4, 8])
+    target.store([tl.program_id(0) * 4, 0], source.load([tl.program_id(0) * 4, 0]) + 1)
+
+
+def test_a_tensor_descriptor_reads_and_writes_inside_its_shape_only():
+    x, y = torch.arange(48.0).reshape(6, 8), torch.zeros(8, 8)
+    with gridsim.active() as trace:
+        block_copy[(2,)](x, y, 6, 8)
+    assert torch.equal(y[:6], x + 1)
+    assert not y[6:].any()
+    assert trace.accesses == ()
+
+
+@triton.jit
+def machine(x, y):
+    out = tl.inline_asm_elementwise("shl.b32 $0, $1, 3;", "=r,r", [tl.load(x)], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(y, out)
+
+
+def test_what_is_not_supported_is_named_with_its_line():
+    x = torch.zeros(1, dtype=torch.int32)
+    with gridsim.active(), pytest.raises(gridsim.Unsupported, match=r"tt\.elementwise_inline_asm") as raised:
+        machine[(1,)](x, x)
+    assert f"{__file__}:{line_of(machine, 'out = ').split(':')[1]}" in str(raised.value)
+
+
+def test_active_nests_and_leaves_triton_as_it_was():
+    before = triton.runtime.driver._active, triton.knobs.runtime.add_stages_inspection_hook
+    x, y = torch.ones(4), torch.zeros(4)
+    with gridsim.active() as outer:
+        with gridsim.active() as inner:
+            copy[(1,)](x, y, 4, BLOCK=4)
+        copy[(1,)](x, y, 4, BLOCK=4)
+        copy[(1,)](x, y, 4, BLOCK=4)
+    assert (len(outer.launches), len(inner.launches)) == (2, 1)
+    assert (triton.runtime.driver._active, triton.knobs.runtime.add_stages_inspection_hook) == before
+    with pytest.raises(RuntimeError, match="active drivers"):
+        copy[(1,)](x, y, 4, BLOCK=4)
+
+
+def test_a_forked_process_can_run_kernels():
+    x, y = torch.ones(4).share_memory_(), torch.zeros(4).share_memory_()
+    child = os.fork()
+    if not child:
+        with gridsim.active():
+            copy[(1,)](x, y, 4, BLOCK=4)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert y.tolist() == [1] * 4
+
+
+def test_a_grid_that_is_too_wide_for_one_pass_runs_in_chunks(monkeypatch):
+    monkeypatch.setattr("harness.executors.gridsim.launch.WIDEST", 8 * 64 * 3)
+    given = case(torch.float32, [30, 40])
+    with gridsim.active():
+        out, _ = launch(*given)
+    np.testing.assert_allclose(out.numpy(), attend(*given, 0.125)[0], atol=2e-6)
+
+
+def test_the_self_test_passes_on_this_triton():
+    assert gridsim.self_test() is None

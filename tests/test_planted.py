@@ -1,0 +1,42 @@
+"""The planted faults themselves are sound: each text is there once, compiles, and declares what ours declares."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from planted import PLANTED, Planted, mutated, plant
+
+from harness import ours
+from harness.case import Case, replace
+from harness.folders import folder
+from harness.subjects import load
+
+every_fault = pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+
+
+@every_fault
+def test_every_old_text_occurs_exactly_once(planted: Planted) -> None:
+    assert (folder("kernels") / planted.file).read_text().count(planted.old) == 1
+
+
+@every_fault
+def test_every_mutated_file_compiles_and_differs(planted: Planted) -> None:
+    tree = ast.parse(mutated(planted))
+    assert ast.dump(tree) != ast.dump(ast.parse((folder("kernels") / planted.file).read_text()))
+
+
+@every_fault
+def test_a_planted_subject_declares_what_ours_declares(planted: Planted, tmp_path: Path) -> None:
+    subject = load(plant(planted, tmp_path))
+    narrowed = replace(ours.decode.__kvetch__, dtypes=planted.dtypes)
+    assert subject.declaration == narrowed
+    assert subject.validate is not None
+
+
+@every_fault
+def test_the_minimal_case_is_a_case_that_the_subject_takes(planted: Planted, tmp_path: Path) -> None:
+    assert load(plant(planted, tmp_path)).declines(Case(**planted.minimal)) is None
+
+
+def test_names_are_told_apart() -> None:
+    assert len({planted.name for planted in PLANTED}) == len(PLANTED)
