@@ -4,10 +4,12 @@ import importlib
 
 import click
 
+from harness.commands import Verb
+
 VERBS = ("fuzz", "replay", "show")
 
 
-class Verbs(click.Group):
+class Verbs(Verb, click.Group):
     """Imports a verb's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click asks so)

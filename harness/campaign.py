@@ -1,11 +1,15 @@
 """A campaign: rounds of drawn cases over subjects, each new fault shrunk on its own, within a time budget."""
 
+import itertools
 import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
+from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
@@ -13,7 +17,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness.case import Case
 from harness.corpus import Corpus
-from harness.known import Known, reason
+from harness.known import Known, expired, reason
 from harness.results import RETIRE_NOTE, Result
 from harness.shrink import shrink, size
 from harness.strategies import Profile, cases, not_drawn, profile
@@ -22,15 +26,20 @@ from harness.summary import Found, Summary, merge_findings
 from harness.traits import TRAITS, rung, traits
 
 #: Cases that one round draws; then another subject, another pool of compile-time constants, another rung has its turn.
-ROUND = 80
+ROUND = 50
 #: The rungs that rounds draw up to, in turn: mostly everything, but the low rungs must have their cases for a verdict.
 LADDER = (6, 1, 3, 2, 4, 6, 5, 6)
 #: Seconds that shrinking one fault may take: Hypothesis's part, then what our own passes may add.
-SHRINK_SECONDS, FINISH_SECONDS = 30.0, 20.0
-#: Seconds before a case counts as hanging: at first (compiling, importing), and at least, once the median is known.
-FIRST_LIMIT, LEAST_LIMIT = 60.0, 5.0
+SHRINK_SECONDS, FINISH_SECONDS = 30.0, 30.0
+#: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
+FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
+LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
+#: The same while a hang is being shrunk, where each candidate that hangs costs that long.
+SHRINKING_LIMIT = {"gridsim": 1.0, "gpu": 20.0, "interpreter": 5.0}
 #: A case hangs when it takes so many times the median.
 HANG_FACTOR = 20
+#: Seconds by which the last case may outlast the budget.
+OVERTIME = 2.0
 #: How often the smallest case is run again before it is reported.
 CONFIRMATIONS = 3
 
@@ -80,6 +89,7 @@ class Campaign:
     runs: int = 0
     passed: dict[str, dict[int, int]] = field(default_factory=dict)
     failed: int = 0
+    compile_seconds: float = 0.0
     declined: dict[str, int] = field(default_factory=dict)
     findings: list[Found] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
@@ -89,22 +99,46 @@ class Campaign:
     platform: str = ""
     faults: list[str] = field(default_factory=list)
     interrupted: bool = False
+    reporting: bool = False
     shrinking: str = ""
     subject: str = ""
     times: list[float] = field(default_factory=list)
     finished: float | None = None
 
-    def run(self) -> Summary:
-        """Draw until the time, the cases or the patience are used up; Ctrl-C ends it with what there is."""
+    def run(self, first: Callable[[], None] = lambda: None) -> Summary:
+        """Do what comes first, then draw until time or cases are used up; Ctrl-C ends it with what there is."""
         try:
-            for number in range(10**9):
-                self._round(number)
+            with self._noting_interrupts():
+                first()
+                for number in itertools.count():
+                    self._round(number)
         except Stop:
             pass
         except KeyboardInterrupt:
             self.interrupted = True
         self.finished = time.monotonic()
         return self.summary()
+
+    @contextmanager
+    def _noting_interrupts(self) -> Iterator[None]:
+        """Ctrl-C is noted as well as raised, since Hypothesis's callback of the garbage collector loses exceptions.
+
+        A finding on its way to the result is not lost to it: only a second Ctrl-C is raised there.
+        """
+
+        def note(number: int, frame: FrameType | None) -> None:
+            again, self.interrupted = self.interrupted, True
+            if again or not self.reporting:
+                signal.default_int_handler(number, frame)
+
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
+            yield
+            return
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @property
     def elapsed(self) -> float:
@@ -116,13 +150,23 @@ class Campaign:
         """Whether the budget is used up."""
         enough = self.plan.max_cases is not None and self.cases >= self.plan.max_cases
         done = self.plan.stop_at_first and any(not found.known for found in self.findings)
-        return enough or done or bool(self.faults) or self.elapsed >= self.plan.seconds
+        return enough or done or self.out_of_time
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether shrinking has to end as well; a budget of cases only ends the drawing."""
+        return self.interrupted or bool(self.faults) or self.elapsed >= self.plan.seconds
 
     def limit(self) -> float:
         """Seconds after which a case hangs."""
         if len(self.times) < 10:
-            return FIRST_LIMIT
-        return max(LEAST_LIMIT, HANG_FACTOR * median(self.times[-200:]))
+            return FIRST_LIMIT[self.plan.executor]
+        return max(LEAST_LIMIT[self.plan.executor], HANG_FACTOR * median(self.times[-200:]))
+
+    def short_limit(self) -> float:
+        """The same while a hang is shrunk; what it cuts off wrongly is seen when the smallest case is run again."""
+        usual = median(self.times[-200:]) if self.times else 0.0
+        return max(SHRINKING_LIMIT[self.plan.executor], HANG_FACTOR / 10 * usual)
 
     def _round(self, number: int) -> None:
         names = list(self.plan.subjects)
@@ -133,6 +177,8 @@ class Campaign:
         hunt = Hunt(self, self.subject)
         try:
             hunt.search(drawn, round_seed)
+        except KeyboardInterrupt:
+            self.interrupted = True
         finally:
             self.shrinking = ""
             self._report(hunt)
@@ -141,11 +187,14 @@ class Campaign:
         """Judge a given case, and report it as it is when it fails."""
         hunt = Hunt(self, subject)
         if hunt.examine(case):
+            self.shrinking = ""
             self._report(hunt)
 
     def _report(self, hunt: "Hunt") -> None:
+        self.reporting = True
         for found in hunt.found():
             self.findings = list(merge_findings([*self.findings, self._keep(found)]))
+        self.reporting = False
         self.tell(self)
 
     def _keep(self, found: Found) -> Found:
@@ -153,23 +202,42 @@ class Campaign:
         found = msgspec.structs.replace(found, known=tolerated)
         if self.plan.corpus is None or tolerated:
             return found
-        return msgspec.structs.replace(found, file=str(self.plan.corpus.save(found)))
+        try:
+            return msgspec.structs.replace(found, file=str(self.plan.corpus.save(found)))
+        except OSError as error:  # a full disk loses the file, not the finding
+            self.words["notes"].setdefault(found.subject, set()).add(f"a case could not be saved: {error}")
+            return found
 
     def judge(self, case: Case, subject: str, **options: Any) -> Result:
-        """Run one case and count it."""
-        result = self.runner.run(case, subject, self.limit(), **options)
+        """Run one case and count it; a hang counts when it hangs for twice as long as well."""
+        if self.shrinking == "hang":
+            result = self._within_budget(case, subject, self.short_limit(), options)
+        else:
+            result = self._within_budget(case, subject, self.limit(), options)
+            if _hangs(result):
+                result = self._within_budget(case, subject, 2 * self.limit(), options)
         self._count(result)
         self.tell(self)
         return result
 
+    def _within_budget(self, case: Case, subject: str, limit: float, options: dict[str, Any]) -> Result:
+        """Run the case for no longer than the campaign has left; a hang that was cut short is no verdict."""
+        left = self.plan.seconds - self.elapsed + OVERTIME
+        result = self.runner.run(case, subject, min(limit, max(left, OVERTIME)), **options)
+        if left < limit and _hangs(result):
+            raise Stop
+        return result
+
     def _count(self, result: Result) -> None:
         self.runs += result.runs
+        self.compile_seconds += result.compile_seconds
         self.platform = self.platform or result.platform
         if result.declined:
             self.declined[result.declined] = self.declined.get(result.declined, 0) + 1
             return
         self.cases += 1
-        self.times.append(result.seconds)
+        if not _hangs(result):
+            self.times.append(result.seconds)
         if result.harness_fault:
             self.faults.append(result.harness_fault)
             return
@@ -215,10 +283,20 @@ class Campaign:
             notes=_sorted_words(self.words["notes"]),
             behaviours=len(self.behaviours),
             last_new=round(self.last_new, 3),
+            compile_seconds=round(self.compile_seconds, 3),
             restarts=self.runner.restarts,
+            expired=expired(self.plan.known, self.plan.subjects),
             harness_faults=tuple(self.faults),
             interrupted=self.interrupted,
         )
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _hangs(result: Result) -> bool:
+    return any(finding.kind == "hang" for finding in result.findings)
 
 
 def _sorted_words(words: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
@@ -275,8 +353,11 @@ class Hunt:
         return self._new_family(self.memo[case])
 
     def _check_time(self) -> None:
-        shrinking = 0.0 if self.first_failure is None else time.monotonic() - self.first_failure
-        if shrinking > self.patience or self.campaign.over:
+        if self.first_failure is None:
+            must_stop = self.campaign.over
+        else:
+            must_stop = self.campaign.out_of_time or time.monotonic() - self.first_failure > self.patience
+        if must_stop:
             raise Stop
 
     def _new_family(self, result: Result) -> str:
@@ -292,6 +373,8 @@ class Hunt:
         if self.first_failure is None:
             self.first_failure = time.monotonic()
             self.campaign.shrinking = finding.family
+            if finding.family == "hang":  # at seconds a try, only our own passes are frugal enough
+                self.patience = 0.0
         return finding.family
 
     def found(self) -> Iterator[Found]:
@@ -313,7 +396,6 @@ class Hunt:
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
         finding = smallest.headline
         assert finding is not None
-        again = [self._again(smallest.case, finding.family) for _ in range(CONFIRMATIONS)]
         return Found(
             subject=self.subject,
             case=smallest.case,
@@ -321,21 +403,31 @@ class Hunt:
             others=tuple(other for other in smallest.findings if other != finding),
             needs=self._needs(smallest.case, finding.family),
             met=met,
-            again=f"{sum(again)} of {len(again)}",
+            again=self._run_again(smallest.case, finding.family),
             executor=self.campaign.plan.executor,
             executions=len(self.memo),
             seconds=round(seconds, 2),
         )
 
+    def _run_again(self, case: Case, family: str) -> str:
+        """For example "3 of 3"; a hang is not waited for when the time is over."""
+        if self.campaign.interrupted or (family == "hang" and self.campaign.out_of_time):
+            return ""
+        again: list[bool] = []
+        while len(again) < CONFIRMATIONS and not self.campaign.interrupted:
+            again.append(self._again(case, family, patient=True))
+        return f"{sum(again)} of {len(again)}"
+
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:
         """The traits that cannot be taken away, one after the other, without losing the fault."""
         for trait in sorted(TRAITS, key=lambda trait: -trait.rung):
-            if trait.has(case) and self._again(trait.without(case), family):
+            if trait.has(case) and not self.campaign.out_of_time and self._again(trait.without(case), family):
                 case = trait.without(case)
         return tuple(trait.name for trait in TRAITS if trait.has(case))
 
-    def _again(self, case: Case, family: str) -> bool:
-        result = self.campaign.runner.run(case, self.subject, self.campaign.limit(), thorough=True)
+    def _again(self, case: Case, family: str, patient: bool = False) -> bool:
+        limit = self.campaign.short_limit() if family == "hang" and not patient else self.campaign.limit()
+        result = self.campaign.runner.run(case, self.subject, limit, thorough=True)
         return any(finding.family == family for finding in result.findings)
 
 

@@ -21,7 +21,7 @@ OutLayout = Literal["allocated", "given", "padded"]
 Values = Literal[
     "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max"
 ]
-Poison = Literal["nan", "inf", "huge", "random_bits"]
+Poison = Literal["nan", "inf", "huge", "zero", "random_bits"]
 
 
 class InvalidCase(ValueError):

@@ -7,7 +7,7 @@ import numpy as np
 
 from harness.bounds import Bound, exceeds, margin
 from harness.case import Case
-from harness.executors.base import BadAccess, Observed
+from harness.executors.base import BadAccess, Observed, Written
 from harness.inputs import Materials
 from harness.results import Finding
 from harness.tensors import Array
@@ -75,15 +75,23 @@ def tell_access(access: BadAccess) -> str:
 
 def wrote_outside(run: Run) -> Iterator[Finding]:
     """A fence or a gap between strides changed."""
-    for name in run.observed.outside:
-        message = f"elements outside {name} (its fence, or between its strides) were written"
-        yield Finding(kind="wrote outside", detail=name, message=message)
+    for written in run.observed.outside:
+        message = f"outside {written.tensor} (its fence, or between its strides), {tell_written(written)}"
+        yield Finding(kind="wrote outside", detail=written.tensor, message=message)
 
 
 def changed_inputs(run: Run) -> Iterator[Finding]:
     """Something that is only to be read was written."""
-    for name in run.observed.changed:
-        yield Finding(kind="inputs changed", detail=name, message=f"{name} is an input, but the call changed it")
+    for written in run.observed.changed:
+        message = f"{written.tensor} is an input, but {tell_written(written)}"
+        yield Finding(kind="inputs changed", detail=written.tensor, message=message)
+
+
+def tell_written(written: Written) -> str:
+    """A write in words."""
+    place = list(written.index) if isinstance(written.index, tuple) else f"element {written.index}"
+    times = f", {written.count} elements in all" if written.count > 1 else ""
+    return f"{place} is {written.got:.6g} and was {written.was:.6g}{times}"
 
 
 def unwritten(run: Run) -> Iterator[Finding]:
@@ -124,7 +132,7 @@ def _beyond(
         f"{int(wrong.sum())} of {wrong.size} elements differ"
     )
     return Finding(
-        kind="not finite" if not np.isfinite(got) and np.isfinite(truth) else "accuracy",
+        kind="accuracy" if np.isfinite(got) else "not finite",
         message=message,
         where=where,
         times_bound=times if np.isfinite(times) else None,

@@ -1,40 +1,121 @@
 """What all commands share: wrong use is one line and exit code 2, the default executor, options told alike."""
 
+import contextlib
 import functools
+import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, get_args
 
 import click
 
-from harness.case import InvalidCase
+from harness.case import InvalidCase, Op
+from harness.pool import HarnessFault
 from harness.subjects import WrongUse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+#: There when the kernel driver of a GPU is: NVIDIA's, AMD's.
+DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+WRONG_USE, FAULT, NOTHING_RAN = 2, 3, 5
+
+
+def has_gpu() -> bool:
+    """Whether the kernel driver of a GPU is there; no torch needed to tell."""
+    return any(device.exists() for device in DEVICES)
+
 
 def default_executor() -> str:
-    """`gpu` where the kernel driver of one is there, else `gridsim`; no torch needed to tell."""
-    devices = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
-    return "gpu" if any(device.exists() for device in devices) else "gridsim"
+    """`gpu` where there is one, else `gridsim`."""
+    return "gpu" if has_gpu() else "gridsim"
+
+
+def chosen_executor(name: str | None) -> str:
+    """The executor asked for, or the default; raises WrongUse where it cannot run."""
+    if name == "gpu" and not has_gpu():
+        names = " nor ".join(str(device) for device in DEVICES)
+        raise WrongUse(f"executor is 'gpu', but this machine has none: there is neither {names}")
+    return name or default_executor()
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Raise WrongUse when the folder cannot be made or written to, before hours of work are lost on it."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise WrongUse(f"{option} is {str(folder)!r}, but {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise WrongUse(f"{option} is {str(folder)!r}, but {there} cannot be written to")
+
+
+class _OneLine(click.ClickException):
+    """Wrong use in one line, without click's two lines about the usage."""
+
+    exit_code = WRONG_USE
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"kvetch: {' '.join(self.format_message().split())}", file=file, err=True)
+
+
+class Verb(click.Command):
+    """A command that tells wrong use in one line."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments."""
+        with _one_line():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _one_line():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise _OneLine(error.format_message()) from None
 
 
 def one_line_errors(command: Command) -> Command:
-    """Turn wrong use and bad input into one line and exit code 2; the function returns the exit code otherwise."""
+    """Turn wrong use and bad input into one line and exit code 2; the function returns the exit code otherwise.
+
+    What nobody expected is a fault of the harness: 3, never the 1 that means a finding.
+    """
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         if sys.platform != "linux":
-            raise click.UsageError(f"this is {sys.platform}, but Triton has wheels for Linux only")
-        try:
-            code = command(*args, **kwargs)
-        except (WrongUse, InvalidCase) as error:
-            click.echo(f"kvetch: {error}", err=True)
-            code = 2
-        sys.exit(code)
+            raise _OneLine(f"this is {sys.platform}, but Triton has wheels for Linux only")
+        sys.exit(_code(lambda: command(*args, **kwargs)))
 
     return wrapped  # type: ignore[return-value]
+
+
+def _code(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except (WrongUse, InvalidCase) as error:
+        return _told(str(error), WRONG_USE)
+    except KeyboardInterrupt:
+        return _told("interrupted before anything ran", NOTHING_RAN)
+    except HarnessFault as fault:
+        return _told(f"the harness is at fault: {fault}", FAULT)
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename:
+            return _told(f"{error.filename}: {error.strerror}", WRONG_USE)
+        return _told(f"the harness is at fault: {traceback.format_exc()}", FAULT)
+
+
+def _told(message: str, code: int) -> int:
+    click.echo(f"kvetch: {message}", err=True)
+    return code
 
 
 executor_option = click.option(
@@ -51,6 +132,10 @@ subject_option = click.option(
     help="What to test; may be given several times. Default: our own kernels.",
 )
 op_option = click.option(
-    "--op", default="decode", show_default=True, help="The operation, for a function that does not declare one."
+    "--op",
+    type=click.Choice(get_args(Op)),
+    default="decode",
+    show_default=True,
+    help="The operation, for a function that does not declare one.",
 )
 device_option = click.option("--device", type=click.IntRange(min=0), default=None, help="Which GPU.")

@@ -1,6 +1,8 @@
 """The corpus: one readable file per case, named by its content, with what it found."""
 
+import contextlib
 import datetime
+import hashlib
 import os
 import platform
 import re
@@ -12,6 +14,7 @@ from pathlib import Path
 from harness.case import Case, InvalidCase, Record, decode, digest, to_json
 from harness.files import write_atomically
 from harness.results import Finding
+from harness.subjects import same
 from harness.summary import Found
 
 
@@ -50,10 +53,13 @@ class Corpus:
         return self.add(entry)
 
     def add(self, entry: Entry) -> Path:
-        """Write the entry unless its case is there already."""
+        """Write the entry unless its case is there for the same subject already."""
         path = self.folder / entry.case.op / name_of(entry)
-        for there in path.parent.glob(f"*-{digest(entry.case)}.json"):
-            return there
+        for there in sorted(path.parent.glob(f"*-{digest(entry.case)}.json")):
+            if _is_of(there, entry.subject):
+                return there
+        if path.exists():  # spoilt, or of a subject in another folder that has the same name
+            path = path.with_stem(f"{_mark(entry.subject)}-{path.stem}")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(entry))
         return path
@@ -70,7 +76,7 @@ def read(path: Path) -> Entry:
         text = path.read_bytes()
     except OSError as error:
         raise InvalidCase(f"{path}: {error.strerror}") from None
-    if b'"case"' not in text:
+    if b'"case"' not in text and b'"why"' not in text:
         return Entry(why="given by hand", case=decode(text, Case, str(path)))
     return decode(text, Entry, str(path))
 
@@ -81,6 +87,16 @@ def name_of(entry: Entry) -> str:
     subject = re.sub(r".*/", "", entry.subject)
     slug = re.sub(r"[^a-z0-9]+", "-", f"{subject} {kind}".lower()).strip("-")[:60]
     return f"{slug}-{digest(entry.case)}.json"
+
+
+def _is_of(path: Path, subject: str) -> bool:
+    with contextlib.suppress(InvalidCase):
+        return same(read(path).subject, subject)
+    return False
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:4]
 
 
 def versions() -> dict[str, str]:

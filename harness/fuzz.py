@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,12 @@ from rich.console import Console
 from harness import known
 from harness.campaign import Campaign, Plan
 from harness.commands import (
-    default_executor,
+    FAULT,
+    NOTHING_RAN,
+    WRONG_USE,
+    Verb,
+    check_writable,
+    chosen_executor,
     device_option,
     executor_option,
     one_line_errors,
@@ -30,7 +36,7 @@ from harness.journal import Journal, discard, leftovers
 from harness.pool import Worker
 from harness.report import first_line, summary_lines
 from harness.running import Journalled, journal_folder
-from harness.screen import Screen
+from harness.screen import Screen, write
 from harness.subjects import SUBJECTS
 from harness.summary import Summary, exit_code, merge, to_builtins
 
@@ -54,7 +60,7 @@ class Minutes(click.ParamType[float]):
         return minutes * 60
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--minutes", "seconds", type=Minutes(), default=5.0, show_default=True, help="How long, shrinking included."
 )
@@ -64,7 +70,9 @@ class Minutes(click.ParamType[float]):
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Independent campaigns.")
 @device_option
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: a new one, which is printed.")
-@click.option("--max-cases", type=click.IntRange(min=1), default=None, help="Stop after so many cases.")
+@click.option(
+    "--max-cases", type=click.IntRange(min=1), default=None, help="Draw so many cases; what fails is still shrunk."
+)
 @click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
 @click.option(
     "--report",
@@ -82,22 +90,29 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
     Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
     """
     options["subjects"] = options["subjects"] or tuple(SUBJECTS)
-    options["executor"] = options["executor"] or default_executor()
+    options["executor"] = chosen_executor(options["executor"])
+    check_writable("--corpus", options["corpus"])
+    if options["report"]:
+        check_writable("--report", options["report"])
     if options["seed"] is None:
         options["seed"] = random.randrange(2**31)  # noqa: S311  (drawing, not secrecy)
     if listing:
-        return list_subjects(options)
+        return list_subjects(options, as_json=options["as_json"])
     if as_part:
         return run_part(options)
     return run_parts(options, workers) if workers > 1 else run_alone(options)
 
 
-def list_subjects(options: dict[str, Any]) -> int:
+def list_subjects(options: dict[str, Any], as_json: bool) -> int:
     """Print each subject's declaration."""
     with Worker(options["executor"], options["device"]) as worker:
-        for name in options["subjects"]:
-            declared = msgspec.to_builtins(worker.describe(name, options["op"]))
-            click.echo(f"{name}: {', '.join(f'{field}={value}' for field, value in declared.items())}")
+        declared = {name: worker.describe(name, options["op"]) for name in options["subjects"]}
+    plain = {name: {"op": declaration.op} | msgspec.to_builtins(declaration) for name, declaration in declared.items()}
+    if as_json:
+        click.echo(json.dumps(plain))
+        return 0
+    for name, fields in plain.items():
+        click.echo(f"{name}: {', '.join(f'{field}={value}' for field, value in fields.items())}")
     return 0
 
 
@@ -112,7 +127,8 @@ def run_alone(options: dict[str, Any]) -> int:
 
 
 def run_part(options: dict[str, Any]) -> int:
-    """One of several campaigns: summaries go to standard output, a line each."""
+    """One of several campaigns: summaries go to standard output, a line each; it ends with its standard input."""
+    threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     last = time.monotonic()
 
     def send(campaign: Campaign) -> None:
@@ -126,6 +142,12 @@ def run_part(options: dict[str, Any]) -> int:
     return exit_code(summary)
 
 
+def _interrupt_at_end_of_input() -> None:
+    """The parent had a Ctrl-C, or is dead."""
+    sys.stdin.read()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
 def _send(summary: Summary, activity: str) -> None:
     line = msgspec.json.encode({"summary": summary, "activity": activity}).decode()
     click.echo(line)
@@ -137,6 +159,7 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
     began = time.monotonic()
     folder = journal_folder()
     with Worker(options["executor"], options["device"]) as worker:
+        where = worker.call("harness.executors:platform_of", options["executor"])
         plan = Plan(
             subjects={name: worker.describe(name, options["op"]) for name in options["subjects"]},
             executor=options["executor"],
@@ -146,9 +169,8 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
             corpus=Corpus(options["corpus"]),
             known=known.read(options["corpus"] / "known.toml"),
         )
-        campaign = Campaign(plan, Journalled(worker, Journal(folder)), tell, began)
-        _take_up_leftovers(campaign, folder, say)
-        return campaign.run()
+        campaign = Campaign(plan, Journalled(worker, Journal(folder)), tell, began, platform=where)
+        return campaign.run(first=lambda: _take_up_leftovers(campaign, folder, say))
 
 
 def _take_up_leftovers(campaign: Campaign, folder: Path, say: Callable[[str], None]) -> None:
@@ -161,7 +183,7 @@ def _take_up_leftovers(campaign: Campaign, folder: Path, say: Callable[[str], No
 
 
 def _say(console: Console) -> Callable[[str], None]:
-    return lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return lambda line: write(console, line)
 
 
 def conclude(summary: Summary, options: dict[str, Any], say: Callable[[str], None]) -> int:
@@ -190,28 +212,32 @@ def run_parts(options: dict[str, Any], workers: int) -> int:
     say(f"{about}, {workers} workers, seed {options['seed']}")
     parts = [_Part(options, number, workers) for number in range(workers)]
     with Screen(console, options["seconds"]) as screen:
-        while any(part.is_running() for part in parts):
-            _wait(parts)
-            if all(part.latest for part in parts):
-                screen.show(lambda: _merged(parts), "; ".join(part.activity for part in parts if part.activity))
+        try:
+            _watch(parts, screen)
+        except KeyboardInterrupt:
+            for part in parts:
+                part.stop()
     for part in parts:
         part.finish()
+    for line in dict.fromkeys(line for part in parts for line in part.errors):
+        click.echo(line, err=True)
     if not any(part.latest for part in parts):
-        say(parts[0].errors())
-        return max(part.code for part in parts)
+        codes = {part.code for part in parts}
+        return codes.pop() if codes in ({WRONG_USE}, {NOTHING_RAN}) else FAULT
     return conclude(_merged(parts), options, say)
 
 
-def _wait(parts: list["_Part"]) -> None:
-    try:
+def _watch(parts: list["_Part"], screen: Screen) -> None:
+    while any(part.is_running() for part in parts):
         time.sleep(0.1)
-    except KeyboardInterrupt:  # the parts had it too and are ending with what they have
-        for part in parts:
-            part.finish()
+        if all(part.latest for part in parts):
+            screen.show(lambda: _merged(parts), "; ".join(part.activity for part in parts if part.activity))
 
 
 def _merged(parts: list["_Part"]) -> Summary:
-    return merge(part.latest for part in parts if part.latest)
+    whole = merge(part.latest for part in parts if part.latest)
+    lost = tuple(f"a worker ended with exit code {part.code}, its last summary counts" for part in parts if part.lost)
+    return msgspec.structs.replace(whole, harness_faults=(*whole.harness_faults, *lost))
 
 
 class _Part:
@@ -221,9 +247,16 @@ class _Part:
         self.latest: Summary | None = None
         self.activity = ""
         self.code = 0
-        self._errors: list[str] = []
+        self.errors: list[str] = []
         command = [sys.executable, "-m", "harness.fuzz", "--as-part", *_arguments(options, number, workers)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C in the terminal is the parent's alone
+        )
         self._readers = [
             threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
             threading.Thread(target=self._read_errors, args=(self._process.stderr,), daemon=True),
@@ -238,21 +271,27 @@ class _Part:
             self.activity = message["activity"]
 
     def _read_errors(self, stream: IO[str]) -> None:
-        self._errors.extend(stream)
+        self.errors.extend(line.rstrip() for line in stream)
 
     def is_running(self) -> bool:
         """Whether the campaign goes on."""
         return self._process.poll() is None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended in another way than a campaign does."""
+        return self.code not in (0, 1, FAULT, NOTHING_RAN)
+
+    def stop(self) -> None:
+        """Ask for an early end with what there is."""
+        if self._process.stdin:
+            self._process.stdin.close()
 
     def finish(self) -> None:
         """Wait for the last summary."""
         self.code = self._process.wait()
         for reader in self._readers:
             reader.join()
-
-    def errors(self) -> str:
-        """What it wrote to standard error."""
-        return "".join(self._errors).strip()
 
 
 def _arguments(options: dict[str, Any], number: int, workers: int) -> Iterator[str]:

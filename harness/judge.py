@@ -28,12 +28,12 @@ def features(materials: Materials) -> dict[str, Any]:
     }
 
 
-def judge(materials: Materials, arithmetic: Arithmetic, where: Platform) -> Bound:
-    """Truth and bound of the whole batch: out [tokens, heads, dim], lse [tokens, heads]."""
-    case, wanted = materials.case, features(materials)
+def judge(materials: Materials, arithmetic: Arithmetic, where: Platform, out_dtype: str = "") -> Bound:
+    """Truth and bound of the whole batch: out [tokens, heads, dim], lse [tokens, heads]; out in q's type by default."""
+    wanted = features(materials) | {"out_dtype": out_dtype or materials.case.dtype}
     parts = [
-        attention_bound(*gathered(materials, i), **wanted, arithmetic=arithmetic, platform=where, out_dtype=case.dtype)
-        for i in range(len(case.seqs))
+        attention_bound(*gathered(materials, i), **wanted, arithmetic=arithmetic, platform=where)
+        for i in range(len(materials.case.seqs))
     ]
     return _batched(parts)
 
@@ -52,14 +52,15 @@ def disagreement(materials: Materials) -> str | None:
     wanted, sdpa = features(materials), load("references", "sdpa")
     if sdpa.declines(softcap=materials.case.softcap, sinks=wanted["sinks"], want_lse=False):
         return None
-    exact = judge(materials, Arithmetic.float64(), platform("float64"))
+    exact = judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64")
     seen = np.concatenate([_witness(sdpa, materials, i, wanted) for i in range(len(materials.case.seqs))])
     wrong = exceeds(seen, exact)
     if not wrong.any():
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     return (
-        f"sdpa has {seen[at]!r} at {at}, but float64 has {exact.truth[at]!r} ± {exact.out[at]:.3g}, "
+        f"sdpa has {float(seen[at])!r} at {list(at)}, but float64 has {float(exact.truth[at])!r} ± "
+        f"{exact.out[at]:.3g}, "
         f"on {to_json(materials.case)}"
     )
 

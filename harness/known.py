@@ -2,13 +2,15 @@
 
 import datetime
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from harness.case import InvalidCase, Record
+from harness.subjects import same
 from harness.summary import Found
-from harness.traits import traits
+from harness.traits import BY_NAME, traits
 
 
 class Known(Record, frozen=True):
@@ -26,8 +28,8 @@ class Known(Record, frozen=True):
     def matches(self, found: Found, platform: str) -> bool:
         """Whether the finding is this one, here, and today."""
         here = not self.platforms or platform in self.platforms
-        same = self.subject == found.subject and self.family == found.finding.family
-        return here and same and set(self.traits) <= traits(found.case) and not self.expired()
+        is_it = same(self.subject, found.subject) and self.family == found.finding.family
+        return here and is_it and set(self.traits) <= traits(found.case) and not self.expired()
 
     def expired(self) -> bool:
         """Whether its day has passed."""
@@ -43,9 +45,23 @@ def read(path: Path) -> tuple[Known, ...]:
     if not path.is_file():
         return ()
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), _File).known
+        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).known
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise InvalidCase(f"{path}: {error}") from None
+    for entry in entries:
+        for trait in set(entry.traits) - set(BY_NAME):
+            raise InvalidCase(f"{path}: traits holds {trait!r}, but the traits are {', '.join(BY_NAME)}")
+    return entries
+
+
+def expired(known: tuple[Known, ...], subjects: Iterable[str]) -> tuple[str, ...]:
+    """A line for each entry of these subjects whose day has passed."""
+    names = list(subjects)
+    return tuple(
+        f"{entry.family} of {entry.subject} was tolerated until {entry.expires} ({entry.reason}; {entry.owner})"
+        for entry in known
+        if entry.expired() and any(same(entry.subject, name) for name in names)
+    )
 
 
 def reason(known: tuple[Known, ...], found: Found, platform: str) -> str:

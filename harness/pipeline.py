@@ -1,9 +1,9 @@
 """`run_case`: one case, one subject, one executor, one result. Everything else is a loop round it."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -19,26 +19,35 @@ from harness.platforms import platform
 from harness.reading import Reading, read
 from harness.relations import Relation
 from harness.results import RETIRE_NOTE, Finding, Result
-from harness.subjects import Subject
+from harness.subjects import Subject, load
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
 SAMPLE = 8
 
 
 @cache
-def _executor(name: str) -> Executor:
+def the_executor(name: str) -> Executor:
+    """The one executor of this process; a forkserver asks for it early, so that its workers inherit what it loads."""
     return executor(name)
 
 
 def run_case(case: Case, subject: Subject, executor_name: str, thorough: bool = False) -> Result:
     """Run and judge the case; `thorough` asks the witness and repeats whatever the sampling says."""
     began = time.perf_counter()
-    where = _executor(executor_name)
+    where = the_executor(executor_name)
     session = Session(case, subject, where, thorough)
     reason = subject.declines(case) or where.declines(case)
     result = session.declined(reason) if reason else session.judged()
     elapsed = round(time.perf_counter() - began, 6)
     return _timed(result, elapsed)
+
+
+def arithmetic_of(case: dict[str, Any], subject: str) -> dict[str, Any]:
+    """What one call under gridsim shows of the subject's arithmetic; to be called in a worker."""
+    drawn = msgspec.convert(case, Case)
+    tested = load(subject, drawn.op)
+    observed = the_executor("gridsim").observe(tested, materialise(drawn))
+    return asdict(read(observed.ttir, tested.declaration.arithmetic, drawn.dtype, drawn.block_size).arithmetic)
 
 
 def _timed(result: Result, seconds: float) -> Result:
@@ -54,6 +63,8 @@ class Session:
     where: Executor
     thorough: bool
     runs: int = 0
+    compile_seconds: float = 0.0
+    lost: bool = False  # the device context is gone: a further call would show only that
 
     def declined(self, reason: str) -> Result:
         """No verdict, with the reason."""
@@ -75,35 +86,50 @@ class Session:
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic))
         findings = base_findings(run)
         if observed.out is not None:
-            findings += list(self.compared(observed))
+            findings += self.compared(observed, run.bound)
         return self._result(run, findings, reading)
 
     def observe(self, materials: Materials) -> Observed:
         """One call."""
         self.runs += 1
-        return self.where.observe(self.subject, materials)
+        observed = self.where.observe(self.subject, materials)
+        self.compile_seconds += observed.compile_seconds
+        self.lost |= observed.failure is not None and observed.failure.poisoned
+        return observed
 
     def _bound(self, materials: Materials, observed: Observed, arithmetic: Arithmetic) -> Bound | None:
         return None if observed.out is None else judge(materials, arithmetic, platform(self.where.platform))
 
-    def compared(self, first: Observed) -> Iterator[Finding]:
-        """The relations of the base set; what the access log already proves is not launched again."""
-        if not (first.log_is_complete and not _dead_reads(first)):
-            yield from self._dead(first)
-        yield from self._related(relations.RENUMBER, first)
-        if self.thorough or not first.log_is_complete or self._sampled(3):
-            yield from self._related(relations.REPEAT, first)
+    def compared(self, first: Observed, bound: Bound | None) -> list[Finding]:
+        """The relations of the base set; what the access log already proves is not launched again.
 
-    def _dead(self, first: Observed) -> Iterator[Finding]:
-        second = self.observe(materialise(relations.all_dead(self.case)))
-        if second.failure is None and not relations.moved_elements(first, second):
-            return
-        for relation in relations.DEAD:
-            yield from self._related(relation, first)
+        What moves by itself has not been moved by the change, so where something moved the call is repeated. A
+        subject that does not promise to be deterministic is held to the bound alone.
+        """
+        deterministic = self.subject.declaration.deterministic
+        limit = None if deterministic else bound
+        moved = [] if first.log_is_complete and not _dead_reads(first) else self._dead(first, limit)
+        moved += self._related(relations.RENUMBER, first, limit)
+        repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
+        return (self._related(relations.REPEAT, first, None) if deterministic and repeats else []) or moved
 
-    def _related(self, relation: Relation, first: Observed) -> Iterator[Finding]:
-        second = self.observe(materialise(relation.transform(self.case)))
-        yield from relations.compare(relation, first, second)
+    def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
+        changed = relations.all_dead(self.case, self._takes)
+        together = self._compared(relations.TOGETHER, changed, first, limit)
+        apart = [f for relation in relations.DEAD for f in self._related(relation, first, limit)] if together else []
+        return apart or together
+
+    def _related(self, relation: Relation, first: Observed, limit: Bound | None) -> list[Finding]:
+        changed = relation.transform(self.case, self._takes)
+        return [] if changed is None else self._compared(relation, changed, first, limit)
+
+    def _compared(self, relation: Relation, changed: Case, first: Observed, limit: Bound | None) -> list[Finding]:
+        if self.lost:
+            return []
+        return list(relations.compare(relation, first, self.observe(materialise(changed)), limit))
+
+    def _takes(self, case: Case) -> bool:
+        return self.subject.declines(case) is None and self.where.declines(case) is None
 
     def _sampled(self, salt: int) -> bool:
         return (self.case.data_seed + salt) % SAMPLE == 0
@@ -122,14 +148,10 @@ class Session:
             margin_term=term,
             behaviours=tuple(sorted(run.observed.behaviours)),
             arithmetic=reading.arithmetic.describe(),
-            notes=_notes(run.observed, reading),
+            notes=(*reading.notes, RETIRE_NOTE) if self.lost else reading.notes,
             runs=self.runs,
+            compile_seconds=round(self.compile_seconds, 6),
         )
-
-
-def _notes(observed: Observed, reading: Reading) -> tuple[str, ...]:
-    lost = observed.failure is not None and observed.failure.poisoned
-    return (*reading.notes, RETIRE_NOTE) if lost else reading.notes
 
 
 def _dead_reads(observed: Observed) -> bool:
@@ -142,4 +164,4 @@ def _no_verdict(observed: Observed) -> str:
         return ""
     if failure.not_written:
         return f"not written yet ({failure.line})"
-    return f"gridsim lacks {failure.message}" if failure.unsupported else ""
+    return f"the executor cannot: {failure.message}" if failure.unsupported else ""

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from harness.arithmetic import FORMATS, Arithmetic
-from harness.executors.gridsim import Function, Op, parse
+from harness.executors.gridsim import Block, Function, Op, parse
 from harness.subjects import WrongUse
 
 _NAMES = {
@@ -18,6 +18,7 @@ _NAMES = {
     "f8E5M2": "e5m2",
 }
 _CASTS = ("arith.truncf", "arith.extf", "tt.fp_to_fp")
+_ROUNDS = ("arith.truncf", "tt.fp_to_fp")
 _SHAPES = ("tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.splat")
 _EXPONENTIALS = ("math.exp", "math.exp2")
 #: Behind these, another tile, another kernel's value or a finished sum begins.
@@ -38,18 +39,30 @@ def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, blo
     """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
     if not ttir:
         return Reading(_declared(Arithmetic.widest(dtype), declared))
-    kernels = [_Kernel(parse_cached(text)) for text in dict.fromkeys(ttir)]
-    seen = _joined([kernel.arithmetic(block_size) for kernel in kernels])
-    notes = tuple(dict.fromkeys(note for kernel in kernels for note in kernel.notes()))
-    return Reading(_declared(seen, declared), notes)
+    kernels = {text: _Kernel(parse_cached(text)) for text in ttir}
+    parts = [kernel.arithmetic(block_size) for kernel in kernels.values()]
+    notes = [note for kernel in kernels.values() for note in kernel.notes()]
+    if not any(kernel.weighs_values() for kernel in kernels.values()):
+        parts.append(Arithmetic.widest(dtype))
+        notes.append("no kernel is seen to multiply softmax weights by v, so the widest arithmetic is allowed for")
+    seen = _joined(parts)
+    handed_on = _least([kernel.stored() for text, kernel in kernels.items() if text != ttir[-1]])
+    if handed_on != "float32":
+        handing = ("score_dtype", "p_dtype", "partial_dtype")
+        widened: dict[str, Any] = {name: _wider(getattr(seen, name), handed_on) for name in handing}
+        seen = replace(seen, **widened)
+    return Reading(_declared(seen, declared), tuple(dict.fromkeys(notes)))
 
 
 def _declared(arithmetic: Arithmetic, declared: dict[str, Any] | None) -> Arithmetic:
-    try:
-        return replace(arithmetic, **(declared or {}))
-    except TypeError:
-        known = ", ".join(Arithmetic.__dataclass_fields__)
-        raise WrongUse(f"@subject: arithmetic is {declared}, but its fields are {known}") from None
+    known = Arithmetic.__dataclass_fields__
+    for name, value in (declared or {}).items():
+        options = _OPTIONS.get(name, tuple(FORMATS) if name in _TYPED else ())
+        if name not in known:
+            raise WrongUse(f"@subject: arithmetic has no {name!r}; there are: {', '.join(known)}")
+        if options and value not in options:
+            raise WrongUse(f"@subject: arithmetic has {name}={value!r}, but it should be one of {', '.join(options)}")
+    return replace(arithmetic, **(declared or {}))
 
 
 def _joined(parts: list[Arithmetic]) -> Arithmetic:
@@ -57,11 +70,26 @@ def _joined(parts: list[Arithmetic]) -> Arithmetic:
     whole = parts[0]
     for part in parts[1:]:
         changes: dict[str, Any] = {name: _wider(getattr(whole, name), getattr(part, name)) for name in _TYPED}
-        whole = replace(whole, **changes, tile_kv=min(whole.tile_kv, part.tile_kv), max_splits=128, divisions=2)
+        whole = replace(
+            whole,
+            **changes,
+            dot=min(whole.dot, part.dot, key=_DOTS.index),
+            tensor_core=whole.tensor_core or part.tensor_core,
+            normalised_p=whole.normalised_p or part.normalised_p,
+            normaliser=whole.normaliser if whole.normaliser == part.normaliser else "unknown",
+            tile_kv=min(whole.tile_kv, part.tile_kv),
+            max_splits=128,
+            divisions=2,
+        )
     return whole
 
 
-_TYPED = ("qk_accumulator", "pv_accumulator", "qk_product", "pv_product", "scaled_q_dtype", "score_dtype", "p_dtype")
+_TYPED = (
+    "qk_accumulator", "pv_accumulator", "qk_product", "pv_product", "scaled_q_dtype", "score_dtype", "p_dtype",
+    "sum_accumulator", "dequant_dtype", "partial_dtype",
+)  # fmt: skip
+#: What a declaration may say where a word is asked for that is no type.
+_OPTIONS = {"dot": _DOTS, "normaliser": ("cast", "uncast", "unknown")}
 
 
 def _wider(a: str, b: str) -> str:
@@ -78,8 +106,14 @@ class _Kernel:
     """One function of TTIR with its values by name."""
 
     def __init__(self, function: Function) -> None:
-        self.ops = list(_all_ops(function))
+        blocks = list(_all_blocks(function))
+        self.ops = [op for block in blocks for op in block.ops]
         self.defined = {result: op for op in self.ops for result in op.results}
+        self.types = dict(zip(function.args, function.arg_types, strict=True))
+        for part in blocks:
+            self.types.update(zip(part.args, part.arg_types, strict=True))
+        for op in self.ops:
+            self.types.update(zip(op.results, op.result_types, strict=False))
         self.users: dict[str, list[Op]] = {}
         for op in self.ops:
             for operand in op.operands:
@@ -101,13 +135,23 @@ class _Kernel:
             pv_accumulator=_least([_element(op) for op in outputs + output_dots]),
             pv_product=_least([self._product_type(op) for op in outputs]),
             scaled_q_dtype=_least([_element(op) for op in self._scaled_queries(scores)]),
-            score_dtype=_least([_element(op) for op in self.ops if op.name in _EXPONENTIALS]),
+            score_dtype=_least([_element(op) for op in self._rounded_scores()]),
             p_dtype=_least([_element(op) for op in casts]),
             normalised_p=any(self._has(op.operands[0], ("arith.divf",)) for op in outputs + output_dots),
             normaliser=self._normaliser(normalisers, casts),
             sum_accumulator=_least([_element(op) for op in normalisers]),
             tile_kv=min([self._length(op) for op in normalisers] + [block_size]) if normalisers else 1,
         )
+
+    def weighs_values(self) -> bool:
+        """Whether a product of softmax weights and values is recognised."""
+        _, outputs, _ = self._sorted_sums()
+        return bool(outputs) or any(self._from_exponential(dot.operands[0]) for dot in self.dots)
+
+    def stored(self) -> str:
+        """The least precise type that something computed is rounded to before it is stored."""
+        values = [op.operands[1] for op in self.ops if op.name == "tt.store"]
+        return _least([self._type(value) for value in values if self._has(value, _ROUNDS)])
 
     def notes(self) -> Iterator[str]:
         """What costs accuracy, with the line where it happens."""
@@ -138,7 +182,7 @@ class _Kernel:
     def _product(self, reduce: Op) -> Op | None:
         """The multiplication that a sum takes its terms from, casts looked through."""
         op = self.defined.get(reduce.operands[0])
-        while op is not None and op.name in (*_CASTS, "arith.select"):
+        while op is not None and op.name in (*_CASTS, *_SHAPES, "arith.select"):
             op = self.defined.get(op.operands[1 if op.name == "arith.select" else 0])
         return op if op is not None and op.name == "arith.mulf" else None
 
@@ -147,14 +191,27 @@ class _Kernel:
         return "float32" if product is None else _element(product)
 
     def _scaled_queries(self, scores: list[Op]) -> list[Op]:
-        """Multiplications in 16 bits before the scores: a q that was scaled in its own type."""
+        """Roundings to 16 bits before the scores: a q that was scaled in its own type, or scaled and then cast."""
         products = [self._product(op) for op in scores]
         narrow = [op for op in self.ops if op.name == "arith.mulf" and _element(op) in ("float16", "bfloat16")]
-        return [op for op in narrow if op not in products and not self._from_exponential(op.results[0])]
+        before = [op for op in narrow if op not in products and not self._from_exponential(op.results[0])]
+        return before + [op for op in self._factors() if self._has(op.operands[0], ("arith.mulf",))]
+
+    def _factors(self) -> list[Op]:
+        """Casts to a narrower type of what is multiplied next and is no softmax weight."""
+        casts = [op for op in self.ops if op.name in _ROUNDS and not self._from_exponential(op.operands[0])]
+        return [op for op in casts if self._is_multiplied(op.results[0])]
+
+    def _rounded_scores(self) -> list[Op]:
+        """The exponentials, and the casts between a sum of q*k and them."""
+        exponentials = [op for op in self.ops if op.name in _EXPONENTIALS]
+        before = {name for op in exponentials for name in self._ancestors(op.operands[0])}
+        casts = [op for op in self.ops if op.name in _ROUNDS and op.results[0] in before]
+        return exponentials + [op for op in casts if not self._from_exponential(op.operands[0])]
 
     def _weight_casts(self) -> list[Op]:
         """Casts of p to a narrower type that is multiplied by v, not stored."""
-        casts = [op for op in self.ops if op.name in ("arith.truncf", "tt.fp_to_fp")]
+        casts = [op for op in self.ops if op.name in _ROUNDS]
         return [op for op in casts if self._from_exponential(op.operands[0]) and self._is_multiplied(op.results[0])]
 
     def _is_multiplied(self, name: str) -> bool:
@@ -178,8 +235,7 @@ class _Kernel:
         return min(found, key=lambda name: _DOTS.index(name) if name in _DOTS else 0, default="ieee")
 
     def _type(self, name: str) -> str:
-        op = self.defined.get(name)
-        return _element(op) if op else "float32"
+        return _NAMES.get(self.types[name].element, "float32") if name in self.types else "float32"
 
     def _length(self, reduce: Op) -> int:
         """How many keys one sum takes: the size of the axis that it removes."""
@@ -206,12 +262,12 @@ class _Kernel:
             seen.update(op.operands)
 
 
-def _all_ops(function: Function) -> Iterator[Op]:
+def _all_blocks(function: Function) -> Iterator[Block]:
     waiting = list(function.body)
     while waiting:
         block = waiting.pop(0)
+        yield block
         for op in block.ops:
-            yield op
             if op.name != "tt.reduce":
                 waiting += [inner for region in op.regions for inner in region]
 

@@ -1,36 +1,43 @@
 """Checks that compare two runs: the second input differs only in what must not matter, so no bit may move."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from harness.bounds import Bound, exceeds
 from harness.case import Case, replace
-from harness.executors.base import Observed, bits, same_bits
+from harness.executors.base import Observed, bits
 from harness.results import Finding
+
+Takes = Callable[[Case], bool]
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A pure function from case to case, and what a moved bit means."""
+    """Pure functions from case to case, and what a moved bit means."""
 
     name: str
     kind: str
-    transform: Callable[[Case], Case]
+    ways: Callable[[Case], Iterable[Case]]  # how the case may be changed, the most telling first
     says: str  # what was changed, in words
     accuses: str
 
-
-def _other(poison: str) -> str:
-    return "huge" if poison == "nan" else "nan"
-
-
-def _other_pad(case: Case) -> Case:
-    return replace(case, table_pad="other" if case.table_pad != "other" else "minus_one")
+    def transform(self, case: Case, takes: Takes) -> Case | None:
+        """The first change that the subject takes, None where it declares all of them away."""
+        return next((changed for changed in self.ways(case) if takes(changed)), None)
 
 
-def renumbered(case: Case) -> Case:
+def _others(field: str, *options: str) -> Callable[[Case], Iterable[Case]]:
+    return lambda case: (replace(case, **{field: option}) for option in options if option != getattr(case, field))
+
+
+def renumbered(case: Case) -> Iterator[Case]:
     """The same sequences in other physical blocks; far blocks come near."""
-    placement = "shuffled" if case.placement != "shuffled" else "reversed"
-    return replace(case, placement=placement, geometry_seed=case.geometry_seed + 1, spare_blocks=case.spare_blocks + 1)
+    elsewhere = replace(case, geometry_seed=case.geometry_seed + 1, spare_blocks=case.spare_blocks + 1)
+    for placement in ("shuffled", "reversed", "interleaved"):
+        if placement != case.placement:
+            yield replace(elsewhere, placement=placement)
+    if case.placement in ("shuffled", "reversed", "far"):
+        yield elsewhere
 
 
 #: What nobody may read, one by one: run together first, apart only to name the culprit.
@@ -38,31 +45,40 @@ DEAD = (
     Relation(
         "re-poisoned K",
         "dead data read",
-        lambda case: replace(case, k_poison=_other(case.k_poison)),
+        _others("k_poison", "nan", "huge", "zero"),
         "K of slots behind the last token was changed",
         "the mask of the K load",
     ),
     Relation(
         "re-poisoned V",
         "dead data read",
-        lambda case: replace(case, v_poison=_other(case.v_poison)),
+        _others("v_poison", "nan", "huge", "zero"),
         "V of slots behind the last token was changed",
         "the mask of the V load",
     ),
     Relation(
         "re-poisoned spare blocks",
         "dead data read",
-        lambda case: replace(case, spare_poison=_other(case.spare_poison)),
+        _others("spare_poison", "nan", "huge", "zero"),
         "blocks that no sequence owns were changed",
         "the block table's lookup",
     ),
     Relation(
         "re-poisoned table padding",
         "dead data read",
-        _other_pad,
+        _others("table_pad", "minus_one", "other", "zero"),
         "table entries behind the last used one were changed",
         "the bound of the loop over blocks",
     ),
+)
+
+#: All of them at once: names the finding when none of them alone moves a bit.
+TOGETHER = Relation(
+    "re-poisoned all",
+    "dead data read",
+    lambda case: (case,),
+    "dead slots, spare blocks and unused table entries were changed together",
+    "a mask or the bound of a loop",
 )
 
 RENUMBER = Relation(
@@ -73,31 +89,43 @@ RENUMBER = Relation(
     "an assumption about where blocks lie, or a 32-bit offset",
 )
 
-REPEAT = Relation("repeated", "not repeatable", lambda case: case, "nothing was changed", "a race")
+REPEAT = Relation("repeated", "not repeatable", lambda case: (case,), "nothing was changed", "a race")
 
 
-def all_dead(case: Case) -> Case:
+def all_dead(case: Case, takes: Takes) -> Case:
     """Every dead thing re-poisoned at once."""
     for relation in DEAD:
-        case = relation.transform(case)
+        case = relation.transform(case, takes) or case
     return case
 
 
-def compare(relation: Relation, first: Observed, second: Observed) -> Iterator[Finding]:
-    """A finding when the outputs differ in any bit."""
+def compare(relation: Relation, first: Observed, second: Observed, bound: Bound | None = None) -> Iterator[Finding]:
+    """A finding when the outputs differ in any bit; with a bound, when the second output leaves it."""
     if second.failure is not None:
+        if second.failure.unsupported:
+            return
         message = f"when {relation.says}, the call raised {second.failure.type}: {second.failure.message}"
         yield Finding(kind=relation.kind, message=message, accuses=relation.accuses)
-    elif moved := moved_elements(first, second):
-        message = f"{moved} of {first.out.size} elements of the output moved when {relation.says}"
+    elif second.complaint and not first.complaint:
+        yield Finding(kind=relation.kind, message=f"when {relation.says}, {second.complaint}", accuses=relation.accuses)
+    elif moved := moved_elements(first, second, bound):
+        size = first.out.size + (0 if first.lse is None else first.lse.size)
+        message = f"{moved} of {size} elements of the output moved when {relation.says}"
         yield Finding(kind=relation.kind, message=message, accuses=relation.accuses)
 
 
-def moved_elements(first: Observed, second: Observed) -> int:
-    """How many elements of out and lse differ in any bit."""
+def moved_elements(first: Observed, second: Observed, bound: Bound | None = None) -> int:
+    """How many elements of out and lse differ in any bit, or leave the bound that both should keep."""
     if second.out is None or first.out.shape != second.out.shape:
         return int(first.out.size)
-    moved = int((bits(first.out) != bits(second.out)).sum())
-    if first.lse is not None and not same_bits(first.lse, second.lse):
-        moved += int((bits(first.lse) != bits(second.lse)).sum())
-    return moved
+    if bound is not None:
+        moved = exceeds(second.out, bound) & ~exceeds(first.out, bound)
+    else:
+        moved = bits(first.out) != bits(second.out)
+    if first.lse is None or second.lse is None:
+        return int(moved.sum())
+    if bound is not None:
+        lse_moved = exceeds(second.lse, bound.truth_lse, bound.lse) & ~exceeds(first.lse, bound.truth_lse, bound.lse)
+    else:
+        lse_moved = bits(first.lse) != bits(second.lse)
+    return int(moved.sum() + lse_moved.sum())

@@ -10,7 +10,8 @@ import click
 
 from harness import known
 from harness.commands import (
-    default_executor,
+    Verb,
+    chosen_executor,
     device_option,
     executor_option,
     one_line_errors,
@@ -20,7 +21,7 @@ from harness.commands import (
 from harness.corpus import Corpus, Entry, read
 from harness.pool import Worker
 from harness.results import Result
-from harness.subjects import SUBJECTS, WrongUse, declines
+from harness.subjects import SUBJECTS, WrongUse, declines, same
 from harness.summary import Found
 
 #: A case counts as fixed after so many clean runs, and as flaky when they disagree.
@@ -41,7 +42,7 @@ class Verdict:
     detail: str
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("paths", nargs=-1, metavar="[PATH or id]...")
 @subject_option
 @op_option
@@ -57,14 +58,27 @@ def main(paths: tuple[str, ...], corpus: Path, as_json: bool, **options: Any) ->
     """
     entries = find(paths, corpus)
     tolerated = known.read(corpus / "known.toml")
-    with Worker(options["executor"] or default_executor(), options["device"]) as worker:
-        verdicts = [
-            replay(worker, path, entry, name, options["op"], tolerated)
-            for path, entry in entries
-            for name in options["subjects"] or tuple(SUBJECTS)
-        ]
-    _print(verdicts, as_json)
+    pairs = [
+        (path, entry, name) for path, entry in entries for name in options["subjects"] or _default(entry, bool(paths))
+    ]
+    expired = known.expired(tolerated, [name for _, _, name in pairs])
+    verdicts: list[Verdict] = []
+    executor = chosen_executor(options["executor"])
+    try:
+        with Worker(executor, options["device"]) as worker:
+            worker.call("harness.executors:platform_of", executor)
+            for path, entry, name in pairs:
+                verdicts.append(replay(worker, path, entry, name, options["op"], tolerated))
+    except KeyboardInterrupt:
+        click.echo(f"kvetch: interrupted after {len(verdicts)} of {len(pairs)}", err=True)
+    _print(verdicts, expired, as_json)
     return exit_code(verdicts)
+
+
+def _default(entry: Entry, asked_for: bool) -> tuple[str, ...]:
+    """A case that was asked for is run on the subject that it was found with, when that is there; else our own."""
+    is_there = Path(entry.subject.rpartition(":")[0]).is_file()
+    return (entry.subject,) if asked_for and is_there else tuple(SUBJECTS)
 
 
 def exit_code(verdicts: list[Verdict]) -> int:
@@ -99,9 +113,16 @@ def replay(
     reason = declines(worker.describe(subject, op), entry.case)
     if reason:
         return Verdict(path, subject, "DECLINED", reason)
-    results = [worker.run(entry.case, subject, SECONDS, thorough=True) for _ in range(RUNS)]
-    verdict, detail = judge(entry, subject, results, tolerated)
+    verdict, detail = judge(entry, subject, _results(worker, entry, subject), tolerated)
     return Verdict(path, subject, verdict, detail)
+
+
+def _results(worker: Worker, entry: Entry, subject: str) -> list[Result]:
+    """A few runs; a hang is not waited for again."""
+    results: list[Result] = []
+    while len(results) < RUNS and not any(finding.kind == "hang" for result in results for finding in result.findings):
+        results.append(worker.run(entry.case, subject, SECONDS, thorough=True))
+    return results
 
 
 def judge(entry: Entry, subject: str, results: list[Result], tolerated: tuple[known.Known, ...]) -> tuple[str, str]:
@@ -113,9 +134,17 @@ def judge(entry: Entry, subject: str, results: list[Result], tolerated: tuple[kn
         return "DECLINED", results[0].declined
     failing = [result for result in results if result.findings]
     if not failing:
-        before = entry.finding is not None and entry.subject == subject
-        return ("FIXED", f"failed before: {entry.finding.kind}") if before and entry.finding else ("PASSED", "")
+        return _clean(entry, subject, results[0].platform, tolerated)
     return _failing(failing, len(results), subject, tolerated)
+
+
+def _clean(entry: Entry, subject: str, platform: str, tolerated: tuple[known.Known, ...]) -> tuple[str, str]:
+    if entry.finding is None or not same(entry.subject, subject):
+        return "PASSED", ""
+    found = Found(subject=subject, case=entry.case, finding=entry.finding)
+    reason = known.reason(tolerated, found, platform)
+    stale = f"; known.toml still tolerates it ({reason}): take the entry out" if reason else ""
+    return "FIXED", f"failed before: {entry.finding.kind}{stale}"
 
 
 def _failing(failing: list[Result], runs: int, subject: str, tolerated: tuple[known.Known, ...]) -> tuple[str, str]:
@@ -129,14 +158,18 @@ def _failing(failing: list[Result], runs: int, subject: str, tolerated: tuple[kn
     return "FAILED", f"{finding.kind}: {finding.message}"
 
 
-def _print(verdicts: list[Verdict], as_json: bool) -> None:
+def _print(verdicts: list[Verdict], expired: tuple[str, ...], as_json: bool) -> None:
     for v in verdicts:
         click.echo(f"{v.verdict:<9}{v.path.name}  {v.subject}{f': {v.detail}' if v.detail else ''}", err=as_json)
+    for line in expired:
+        click.echo(f"EXPIRED in known.toml: {line}", err=as_json)
     counts = Counter(v.verdict for v in verdicts)
     click.echo(", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "nothing to replay", err=as_json)
     if as_json:
         rows = [{"path": str(v.path), "subject": v.subject, "verdict": v.verdict, "detail": v.detail} for v in verdicts]
-        click.echo(json.dumps({"verdicts": rows, "counts": counts, "exit_code": exit_code(verdicts)}))
+        click.echo(
+            json.dumps({"verdicts": rows, "counts": counts, "expired": expired, "exit_code": exit_code(verdicts)})
+        )
 
 
 if __name__ == "__main__":

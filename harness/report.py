@@ -1,5 +1,6 @@
 """Reports: pure functions from a summary to lines of text."""
 
+import shlex
 from collections.abc import Iterator
 
 from harness.case import Case
@@ -23,6 +24,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
         yield from finding_lines(found, number)
     yield from _fault_lines(summary)
     yield ""
+    yield from (f"EXPIRED in known.toml: {line}" for line in summary.expired)
     yield verdict(summary)
 
 
@@ -33,8 +35,9 @@ def counts(summary: Summary) -> str:
     worst = f"worst margin {summary.worst_margin:.2f} of the bound"
     term = f" ({summary.worst_term})" if summary.worst_term else ""
     new = f"last new behaviour after {summary.last_new:.0f} s"
+    compiling = f"; {summary.compile_seconds / summary.seconds:.0%} of the time compiling" if summary.seconds else ""
     restarts = f"; {summary.restarts} workers replaced" if summary.restarts else ""
-    return f"{rate}; {worst}{term}; {new}{restarts}"
+    return f"{rate}; {worst}{term}; {new}{compiling}{restarts}"
 
 
 def declined_lines(summary: Summary) -> Iterator[str]:
@@ -117,14 +120,19 @@ def finding_lines(found: Found, number: int) -> Iterator[str]:
     for other in found.others[:4]:
         yield f"  also: {other.kind}: {other.message}"
     yield f"  smallest case: {in_words(found.case)}"
-    yield f"  needs: {_needs(found)}; failed {found.again} when run again; met {found.met} times"
+    yield f"  needs: {_needs(found)}; {_confirmed(found)}; met {found.met} times"
     yield from _again(found)
+
+
+def _confirmed(found: Found) -> str:
+    return f"failed {found.again} when run again" if found.again else "not run again"
 
 
 def _again(found: Found) -> Iterator[str]:
     if found.file:
-        yield f"  again: python -m harness.replay {found.file} --subject {found.subject} --executor {found.executor}"
-        yield f"  look:  python -m harness.show {found.file}"
+        file, subject = shlex.quote(found.file), shlex.quote(found.subject)
+        yield f"  again: python -m harness.replay {file} --subject {subject} --executor {found.executor}"
+        yield f"  look:  python -m harness.show {file}"
 
 
 def in_words(case: Case) -> str:

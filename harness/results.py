@@ -70,6 +70,7 @@ class Result(Record, frozen=True):
     arithmetic: str = ""
     runs: int = 0
     seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     @property
     def headline(self) -> Finding | None:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from harness.case import Case
 from harness.report import counts, finding_lines
 from harness.summary import Summary
 
@@ -22,7 +24,7 @@ class Screen:
     def __init__(self, console: Console, seconds: float) -> None:
         self.console, self.seconds = console, seconds
         self._live = Live(console=console, refresh_per_second=REFRESH, transient=True) if console.is_terminal else None
-        self._told = 0
+        self._told: set[tuple[str, Case]] = set()  # findings may change places
         self._last = time.monotonic()
 
     def __enter__(self) -> "Screen":
@@ -45,15 +47,14 @@ class Screen:
         if self._live:
             self._live.update(self._panel(seen, activity))
         else:
-            self.console.print(
-                f"{seen.seconds:.0f} s: {counts(seen)}{f'; {activity}' if activity else ''}", soft_wrap=True
-            )
+            write(self.console, f"{seen.seconds:.0f} s: {counts(seen)}{f'; {activity}' if activity else ''}")
 
     def _tell_new(self, seen: Summary) -> None:
-        for number, found in enumerate(seen.findings[self._told :], self._told + 1):
-            for line in finding_lines(found, number):
-                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        self._told = max(self._told, len(seen.findings))
+        for found in seen.findings:
+            if (found.subject, found.case) not in self._told:
+                self._told.add((found.subject, found.case))
+                for line in finding_lines(found, len(self._told)):
+                    write(self.console, line)
 
     def _panel(self, seen: Summary, activity: str) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -68,5 +69,10 @@ class Screen:
             "now": f"shrinking: {activity}" if activity else "drawing",
         }
         for name, value in rows.items():
-            table.add_row(f"[bold]{name}", value)
+            table.add_row(Text(name, style="bold"), Text(value))
         return table
+
+
+def write(console: Console, line: str) -> None:
+    """One line as it is: no markup, no emoji, no colours for numbers, not wrapped."""
+    console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from harness.case import Case, to_json
-from harness.commands import one_line_errors
+from harness.commands import Verb, one_line_errors
 from harness.corpus import Entry
 from harness.files import write_atomically
 from harness.geometry import Geometry
@@ -23,7 +23,7 @@ PER_LINE = 16
 MOST = 64
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("case", metavar="CASE")
 @click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
 @click.option("--script", "as_script", is_flag=True, help="Write a reproduction that needs torch and triton only.")
@@ -56,6 +56,8 @@ def lines(path: Path, entry: Entry) -> Iterator[str]:
     yield in_words(case)
     names = traits(case)
     yield f"rung {rung(names)} ({RUNGS[rung(names)]}); beyond the simplest: {', '.join(sorted(names)) or 'nothing'}"
+    if entry.versions or entry.settings:
+        yield f"with {', '.join(f'{name} {value}' for name, value in (entry.versions | entry.settings).items())}"
     if entry.finding:
         yield f"found: {entry.finding.kind} in {entry.subject} on {entry.executor}, {entry.date}"
         yield f"  {entry.finding.message}"

@@ -13,11 +13,15 @@ Fails = Callable[[Case], bool]
 
 
 def size(case: Case) -> tuple[Any, ...]:
-    """Smaller is simpler: fewer sequences, heads, tokens and dims, then fewer traits, then less to write down."""
+    """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
     tokens = sum(seq.kv_len for seq in case.seqs)
     written = len(msgspec.json.encode(case))
+    features = sum(trait.has(case) for trait in FEATURES)
     plain = (len(traits(case)), written, case.data_seed, case.geometry_seed)
-    return (len(case.seqs), case.num_q_heads, tokens, case.head_dim, abs(case.block_size - 16), *plain)
+    return (len(case.seqs), case.num_q_heads, features, tokens, case.head_dim, abs(case.block_size - 16), *plain)
+
+
+FEATURES = tuple(trait for trait in TRAITS if trait.rung == 6)
 
 
 def shrink(case: Case, fails: Fails) -> Case:
@@ -44,6 +48,16 @@ def _legal(case: Case, **changes: Any) -> Iterator[Case]:
         return
 
 
+def _bare(case: Case) -> Iterator[Case]:
+    """Everything taken away at once, or all but one trait: most faults need no more, and some cost seconds a try."""
+    present = [trait for trait in TRAITS if trait.has(case)]
+    for kept in (None, *present):
+        bare = case
+        for trait in present:
+            bare = bare if trait is kept else trait.without(bare)
+        yield bare
+
+
 def _without_sequences(case: Case) -> Iterator[Case]:
     for i in range(len(case.seqs)):
         yield from _legal(case, seqs=case.seqs[:i] + case.seqs[i + 1 :])
@@ -53,6 +67,14 @@ def _without_traits(case: Case) -> Iterator[Case]:
     for trait in TRAITS:
         if trait.has(case):
             yield trait.without(case)
+
+
+def _without_features(case: Case) -> Iterator[Case]:
+    """With more tokens instead: one key alone hides what a feature such as the lse shows."""
+    for trait in FEATURES:
+        if trait.has(case):
+            seqs = tuple(Seq(kv_len=max(seq.kv_len, case.block_size + 1), tag=seq.tag) for seq in case.seqs)
+            yield replace(trait.without(case), seqs=seqs)
 
 
 def _fewer_heads(case: Case) -> Iterator[Case]:
@@ -92,8 +114,10 @@ def _defaults(case: Case) -> Iterator[Case]:
 
 
 PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
+    _bare,
     _without_sequences,
     _without_traits,
+    _without_features,
     _fewer_heads,
     _shorter,
     _plainer_sizes,

@@ -4,9 +4,10 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 from hypothesis import strategies as st
 
-from harness.case import Case, Record, Seq
+from harness.case import Case, Float, Record, Seq
 from harness.subjects import Declaration
 from harness.traits import BY_NAME, rung, traits
 
@@ -18,7 +19,7 @@ HEADS = (
 )  # fmt: skip
 HEAD_DIMS = (16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
 BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
@@ -28,11 +29,22 @@ TABLE_PADS = ("minus_one", "zero", "huge", "other")
 POISONS = ("nan", "inf", "huge", "random_bits")
 FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out")
 
+#: Combinations of compile-time constants that one round draws from.
+POOL = 10
 #: Elements of K and V together that one case may hold, tokens of one sequence, and programs of a plain grid.
 BUDGET_ELEMENTS = 2**18
 BUDGET_TOKENS = 700
 BUDGET_PROGRAMS = 128
 MAX_SEQS = 5
+
+
+class Constants(Record, frozen=True):
+    """Compile-time constants: each combination is compiled once."""
+
+    head_dim: int
+    block_size: int
+    dtype: Float
+    features: tuple[str, ...] = ()
 
 
 class Profile(Record, frozen=True):
@@ -41,7 +53,7 @@ class Profile(Record, frozen=True):
     heads: tuple[tuple[int, int], ...] = HEADS
     head_dims: tuple[int, ...] = HEAD_DIMS
     block_sizes: tuple[int, ...] = BLOCK_SIZES
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[Float, ...] = DTYPES
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
     q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
@@ -52,6 +64,7 @@ class Profile(Record, frozen=True):
     values: tuple[str, ...] = VALUES
     scales: tuple[float | None, ...] = (None, 0.25, 1.0, 0.0884)
     features: tuple[str, ...] = FEATURES
+    constants: tuple[Constants, ...] = ()  # when given, these combinations only
     empty_rows: bool = True
     ragged: bool = True
     partial_blocks: bool = True
@@ -66,21 +79,24 @@ def profile(declared: Declaration, seed: int, rungs: int = 6) -> Profile:
     Compile-time constants come from a small pool that changes with the seed, since each combination is compiled.
     """
     pick = random.Random(seed)  # noqa: S311  (drawing, not secrecy)
-    whole = _declared(declared)
-    features = pick.sample(whole["features"], k=min(2, len(whole["features"])))
-    pooled = {
-        "head_dims": _few(pick, whole["head_dims"], 2),
-        "block_sizes": _few(pick, whole["block_sizes"], 2),
-        "dtypes": _few(pick, whole["dtypes"], 1),
-        "features": tuple(features),
-    }
-    return _on_rungs(Profile(**(whole | pooled)), rungs)
+    whole = _on_rungs(Profile(**_declared(declared)), rungs)
+    pool = dict.fromkeys([_plainest(whole), *(_combination(pick, whole) for _ in range(POOL - 1))])
+    return msgspec.structs.replace(whole, constants=tuple(pool))
 
 
-def _few(pick: random.Random, options: tuple[T, ...], count: int) -> tuple[T, ...]:
-    """The simplest option and a few others."""
-    rest = pick.sample(options[1:], k=min(count, len(options) - 1))
-    return (options[0], *sorted(rest, key=options.index))
+def _plainest(whole: Profile) -> Constants:
+    return Constants(head_dim=whole.head_dims[0], block_size=whole.block_sizes[0], dtype=whole.dtypes[0])
+
+
+def _combination(pick: random.Random, whole: Profile) -> Constants:
+    """Few features at a time: each alone, and pairs of them, show most."""
+    count = min(pick.choice((0, 1, 1, 2, 2, 3)), len(whole.features))
+    return Constants(
+        head_dim=pick.choice(whole.head_dims),
+        block_size=pick.choice(whole.block_sizes),
+        dtype=pick.choice(whole.dtypes),
+        features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
+    )
 
 
 def _declared(declared: Declaration) -> dict[str, Any]:
@@ -160,9 +176,9 @@ def cases(options: Profile) -> st.SearchStrategy[Case]:
 
 def _case(draw: Draw, options: Profile) -> Case:
     heads = draw(st.sampled_from(options.heads))
-    head_dim = draw(st.sampled_from(options.head_dims))
-    block_size = draw(st.sampled_from(options.block_sizes))
-    features = _features(draw, options, block_size)
+    constants = _constants(draw, options)
+    head_dim, block_size = constants.head_dim, constants.block_size
+    features = _features(draw, constants.features, block_size)
     seqs = _seqs(draw, options, heads, head_dim, block_size)
     layout = draw(st.sampled_from(options.layouts))
     joint = layout in ("kv_stacked", "kv_interleaved")
@@ -172,7 +188,7 @@ def _case(draw: Draw, options: Profile) -> Case:
         num_kv_heads=heads[1],
         head_dim=head_dim,
         block_size=block_size,
-        dtype=draw(st.sampled_from(options.dtypes)),
+        dtype=constants.dtype,
         layout=layout,
         v_layout="same" if joint else draw(st.sampled_from(options.v_layouts)),
         q_layout=draw(st.sampled_from(options.q_layouts)),
@@ -200,19 +216,27 @@ def _placement(draw: Draw, options: Profile) -> dict[str, Any]:
     }
 
 
-def _features(draw: Draw, options: Profile, block_size: int) -> dict[str, Any]:
-    def has(name: str) -> bool:
-        return name in options.features and bool(draw(st.booleans()))
+def _constants(draw: Draw, options: Profile) -> Constants:
+    if options.constants:
+        return draw(st.sampled_from(options.constants))  # type: ignore[no-any-return]
+    return Constants(
+        head_dim=draw(st.sampled_from(options.head_dims)),
+        block_size=draw(st.sampled_from(options.block_sizes)),
+        dtype=draw(st.sampled_from(options.dtypes)),
+        features=tuple(name for name in options.features if draw(st.booleans())),
+    )
 
+
+def _features(draw: Draw, names: tuple[str, ...], block_size: int) -> dict[str, Any]:
     left = st.sampled_from(sorted({0, 1, 2, 15, 16, 17, 63, 64, 65, block_size - 1, block_size, block_size + 1}))
     drawn: dict[str, Any] = {}
-    if has("window"):
+    if "window" in names:
         drawn["window"] = (draw(left), draw(st.sampled_from((-1, 0, 1))))
-    if has("softcap"):
+    if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
-    if has("out"):
+    if "out" in names:
         drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
-    return drawn | {"alibi": has("alibi"), "sinks": has("sinks"), "want_lse": has("lse")}
+    return drawn | {"alibi": "alibi" in names, "sinks": "sinks" in names, "want_lse": "lse" in names}
 
 
 def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], head_dim: int, block_size: int) -> tuple[Seq, ...]:

@@ -120,12 +120,20 @@ def _function(path: Path, function: str, name: str) -> Callable[..., Any]:
     private = f"kvetch_subject_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     try:
         module = load_file(path, private)
+    except WrongUse as error:
+        raise WrongUse(f"subject {name!r}: {error}") from None
     except Exception as error:
         raise WrongUse(f"subject {name!r} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, function, None)
     if not callable(found):
         raise WrongUse(f"subject {name!r}: {path} has no function {function!r}")
     return found  # type: ignore[no-any-return]
+
+
+def same(name: str, other: str) -> bool:
+    """Whether two names mean one subject, however the path to its file is written."""
+    (path, _, function), (path2, _, function2) = name.rpartition(":"), other.rpartition(":")
+    return function == function2 and Path(path).absolute() == Path(path2).absolute()
 
 
 def from_function(function: Callable[..., Any], op: str = "decode", name: str | None = None) -> Subject:
@@ -196,7 +204,7 @@ def _outside_limits(declared: Declaration, case: Case) -> str | None:
         return "declares scales=False"
     if declared.max_kv_len is not None and max(seq.kv_len for seq in case.seqs) > declared.max_kv_len:
         return f"declares max_kv_len={declared.max_kv_len}"
-    if declared.finite_dead_slots and {case.k_poison, case.v_poison, case.spare_poison} != {"huge"}:
+    if declared.finite_dead_slots and not {case.k_poison, case.v_poison, case.spare_poison} <= {"huge", "zero"}:
         return "needs finite_dead_slots"
     if declared.padded_table and case.table_pad not in ("zero", "other"):
         return "needs padded_table"

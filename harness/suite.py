@@ -1,5 +1,7 @@
 """For test suites and notebooks: `check` a function with drawn cases, `replay` a corpus as pytest tests."""
 
+import atexit
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from harness.pool import Worker
 from harness.report import finding_lines
 from harness.results import Result
 from harness.running import InProcess
-from harness.subjects import from_function, load
+from harness.subjects import WrongUse, from_function, load
 from harness.summary import Summary
 
 #: Seconds that one case of a corpus may take in a test.
@@ -42,7 +44,11 @@ def check(
         max_cases=cases,
         stop_at_first=True,
     )
-    complain(Campaign(plan, InProcess(subject, where)).run())
+    __tracebackhide__ = True
+    summary = Campaign(plan, InProcess(subject, where)).run()
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    complain(summary)
 
 
 def complain(summary: Summary) -> None:
@@ -60,6 +66,8 @@ def replay(corpus: str | Path, function: Callable[..., Any] | str, executor: str
     """A pytest test with one case per corpus entry that the subject supports: `test_corpus = replay("corpus", f)`."""
     import pytest
 
+    if not Path(corpus).is_dir():
+        raise WrongUse(f"corpus is {str(corpus)!r}, but there is no such folder")
     where = executor or default_executor()
     subject = load(function) if isinstance(function, str) else from_function(function)
     entries = list(Corpus(Path(corpus)).entries())
@@ -88,10 +96,17 @@ def _deadly(entry: Entry) -> bool:
 
 def _name(function: Callable[..., Any]) -> str:
     """FILE.py:FUNCTION, where a worker could import it."""
-    code = getattr(function, "__code__", None)
-    return f"{code.co_filename}:{function.__name__}" if code and Path(code.co_filename).is_file() else ""
+    code, name = getattr(function, "__code__", None), getattr(function, "__qualname__", "")
+    return f"{code.co_filename}:{name}" if code and name.isidentifier() and Path(code.co_filename).is_file() else ""
 
 
 def _in_worker(case: Case, name: str, executor: str) -> Result:
-    with Worker(executor) as worker:
-        return worker.run(case, name, REPLAY_SECONDS, thorough=True)
+    return _worker(executor).run(case, name, REPLAY_SECONDS, thorough=True)
+
+
+@functools.cache
+def _worker(executor: str) -> Worker:
+    """One for all tests: starting takes seconds."""
+    worker = Worker(executor)
+    atexit.register(worker.close)
+    return worker

@@ -54,7 +54,9 @@ class Summary(Record, frozen=True):
     notes: dict[str, tuple[str, ...]] = {}
     behaviours: int = 0
     last_new: float = 0.0  # seconds after the start at which the last new behaviour was seen
+    compile_seconds: float = 0.0
     restarts: int = 0
+    expired: tuple[str, ...] = ()  # entries of known.toml whose day has passed
     harness_faults: tuple[str, ...] = ()
     interrupted: bool = False
 
@@ -117,7 +119,9 @@ def _merge_two(a: Summary, b: Summary) -> Summary:
         notes=_merge_words(a.notes, b.notes),
         behaviours=max(a.behaviours, b.behaviours),
         last_new=max(a.last_new, b.last_new),
+        compile_seconds=a.compile_seconds + b.compile_seconds,
         restarts=a.restarts + b.restarts,
+        expired=tuple(dict.fromkeys((*a.expired, *b.expired))),
         harness_faults=(*a.harness_faults, *b.harness_faults),
         interrupted=a.interrupted or b.interrupted,
     )

@@ -97,6 +97,8 @@ def poison(kind: str, dtype: str) -> Any:
     """One poison value of the type; `random_bits` is `random_poison`."""
     if DTYPES[dtype].kind == "i":
         return np.iinfo(DTYPES[dtype]).max
+    if kind == "zero":
+        return DTYPES[dtype].type(0)
     if kind == "huge":
         return ml_dtypes.finfo(DTYPES[dtype]).max  # type: ignore[no-untyped-call]
     return DTYPES[dtype].type(np.nan if kind == "nan" or dtype == "e4m3" else np.inf)

@@ -79,7 +79,7 @@ TRAITS = (
         _lengths(lambda case, seq: min(seq.kv_len, case.block_size)),
     ),
     Trait("scale given", 1, lambda c: c.scale is not None, _reset("scale"), "scales=False"),
-    Trait("empty row", 2, _empty, _lengths(lambda _, seq: max(seq.kv_len, 1)), "empty_rows=False"),
+    Trait("empty row", 2, _empty, _lengths(lambda case, seq: seq.kv_len or case.block_size), "empty_rows=False"),
     Trait("ragged lengths", 2, _ragged, _lengths(_longest)),
     Trait("partly filled block", 2, _partial, _lengths(_whole_blocks)),
     Trait(

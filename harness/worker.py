@@ -81,6 +81,9 @@ def preload(executor: str) -> None:
     for module in ("harness.executors.gpu" if executor == "gpu" else "harness.executors.cpu", "harness.pipeline"):
         with contextlib.suppress(Exception):  # what is broken there is told by the request that needs it
             importlib.import_module(module)
+    if executor != "gpu":
+        with contextlib.suppress(Exception):  # likewise
+            importlib.import_module("harness.pipeline").the_executor(executor)
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page that the workers share
 

@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 # Each xdist worker and each subject's worker has a core of its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,3 +18,13 @@ def pytest_collection_modifyitems(config, items):
             deselected = [item for item in items if item.get_closest_marker(mark)]
             items[:] = [item for item in items if item not in deselected]
             config.hook.pytest_deselected(items=deselected)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """The verbs, run on one worker for the whole module."""
+    from invoked import Commands
+
+    shared = Commands(tmp_path_factory.mktemp("commands"))
+    yield shared
+    shared.close()

@@ -94,8 +94,10 @@ def test_what_is_drawn_for_a_subject_is_what_it_declares(limits):
 
 
 def test_compile_time_constants_come_from_a_small_pool():
-    constants = {
-        (case.head_dim, case.block_size, case.dtype, case.num_q_heads, case.num_kv_heads)
-        for case in drawn(profile(OURS, 5), 300)
-    }
-    assert len({c[:3] for c in constants}) <= 18
+    constants = {(case.head_dim, case.block_size, case.dtype) for case in drawn(profile(OURS, 5), 300)}
+    assert 5 < len(constants) <= strategies.POOL
+
+
+def test_every_feature_is_in_the_pool_of_some_of_the_first_rounds():
+    pools = [profile(OURS, number).constants for number in range(4)]
+    assert {name for pool in pools for constants in pool for name in constants.features} == set(strategies.FEATURES)

@@ -4,7 +4,7 @@ from harness.executors.base import Executor, Failure, Observed
 
 NAMES = ("gridsim", "gpu", "interpreter")
 
-__all__ = ["NAMES", "Executor", "Failure", "Observed", "executor"]
+__all__ = ["NAMES", "Executor", "Failure", "Observed", "executor", "platform_of"]
 
 
 def executor(name: str) -> Executor:
@@ -22,3 +22,8 @@ def executor(name: str) -> Executor:
 
         return Interpreter()
     raise ValueError(f"executor is {name!r}, but should be one of {', '.join(NAMES)}")
+
+
+def platform_of(name: str) -> str:
+    """The platform that the executor runs on; raises WrongUse where it cannot run."""
+    return executor(name).platform

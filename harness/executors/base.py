@@ -1,7 +1,9 @@
 """What every executor does: place the tensors, call the subject, and observe all that it touched."""
 
+import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,6 +11,8 @@ from typing import Any, Protocol
 import ml_dtypes
 import numpy as np
 import torch
+from triton import knobs
+from triton.compiler.errors import CompilationError
 
 from harness.case import Case
 from harness.folders import PACKAGE
@@ -50,6 +54,27 @@ class BadAccess:
 
 
 @dataclass(frozen=True)
+class Written:
+    """Elements of one tensor that the call should have left alone: the first of them, and how many."""
+
+    tensor: str
+    index: tuple[int, ...] | int  # in the view, or elements from the first one of the view
+    got: float
+    was: float
+    count: int
+
+    @classmethod
+    def between(cls, tensor: str, after: Array, before: Array, first: int | None = None) -> "Written | None":
+        """What differs in any bit; with `first`, the places are counted from there."""
+        differs = bits(after) != bits(before)
+        if not differs.any():
+            return None
+        at = tuple(int(i) for i in np.argwhere(differs)[0])
+        index = at if first is None else at[0] - first
+        return cls(tensor, index, float(after[at]), float(before[at]), int(differs.sum()))
+
+
+@dataclass(frozen=True)
 class Observed:
     """What one call did."""
 
@@ -57,12 +82,13 @@ class Observed:
     lse: Any = None
     failure: Failure | None = None
     complaint: str = ""  # the wrong kind of output, in words
-    outside: tuple[str, ...] = ()  # tensors whose fence was written
-    changed: tuple[str, ...] = ()  # inputs that were written
+    outside: tuple[Written, ...] = ()  # fences, and gaps between strides
+    changed: tuple[Written, ...] = ()  # inputs
     unwritten: int = 0  # elements of a given `out` that nobody wrote
     accesses: tuple[BadAccess, ...] = ()
     ttir: tuple[str, ...] = ()
     behaviours: frozenset[str] = field(default_factory=frozenset)
+    compile_seconds: float = 0.0
     log_is_complete: bool = False  # every read was seen, so "no dead read" proves that none happened
 
 
@@ -98,9 +124,19 @@ class Placement:
             self._copy_used(tensor, flat)
         return flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
 
+    def after(self, tensor: Tensor) -> torch.Tensor:
+        """The tensor as the call left it, whatever became of the one that the subject was given."""
+        return self._flat[id(tensor.storage)].as_strided(tensor.shape, tensor.strides, tensor.offset)
+
+    def lent(self, tensor: torch.Tensor) -> tuple[str, ...]:
+        """Names of the inputs in whose memory the tensor lies."""
+        address = tensor.untyped_storage().data_ptr()
+        names = [name for name in self.materials.inputs.tensors() if name != "out"]
+        return tuple(n for n in names if address and getattr(self.inputs, n).untyped_storage().data_ptr() == address)
+
     def _copy(self, storage: Storage) -> torch.Tensor:
         if not storage.sparse:
-            return to_torch(storage.data, storage.dtype).to(self.device, copy=True)
+            return to_torch(storage.data.copy(), storage.dtype).to(self.device)
         if self.device == "cpu":
             return to_torch(storage.data, storage.dtype)
         return torch.empty(len(storage.data), dtype=_TORCH[storage.dtype], device=self.device)
@@ -117,68 +153,102 @@ class Placement:
     def _used(self, tensor: Tensor) -> Array:
         return tensor.view[self.materials.geometry.used].copy()
 
-    def changed(self) -> tuple[str, ...]:
-        """Names of the inputs whose bits are no longer what they were."""
+    def changed(self) -> tuple[Written, ...]:
+        """The inputs whose bits are no longer what they were."""
         names = [name for name in self.materials.inputs.tensors() if name != "out"]
-        return tuple(name for name in names if self._differs(name))
+        return tuple(written for name in names if (written := self._changed(name)))
 
-    def _differs(self, name: str) -> bool:
+    def _changed(self, name: str) -> Written | None:
         tensor: Tensor = getattr(self.materials.inputs, name)
+        if not tensor.storage.sparse:
+            return Written.between(name, to_numpy(self.after(tensor)), tensor.view)
+        used = self.materials.geometry.used
+        after = self.after(tensor)[torch.from_numpy(used).to(self.device)]
+        written = Written.between(name, to_numpy(after), self._before[name])
+        if written is None or isinstance(written.index, int):
+            return written
+        return replace(written, index=(int(used[written.index[0]]), *written.index[1:]))
+
+    def outside(self) -> tuple[Written, ...]:
+        """The fences, and the gaps between strides, that were written; tensors in one storage have one in common."""
+        sharing: dict[int, list[str]] = {}
+        for name, tensor in self.materials.inputs.tensors().items():
+            sharing.setdefault(id(tensor.storage), []).append(name)
+        return tuple(written for names in sharing.values() if (written := self._outside(names)))
+
+    def _outside(self, names: list[str]) -> Written | None:
+        tensor: Tensor = getattr(self.materials.inputs, names[0])
         if tensor.storage.sparse:
-            placed = getattr(self.inputs, name)[torch.from_numpy(self.materials.geometry.used).to(self.device)]
-            return not same_bits(to_numpy(placed), self._before[name])
-        reach = tensor.storage.state != OUT_OF_REACH
-        after = to_numpy(self._flat[id(tensor.storage)])
-        return not same_bits(after[reach], tensor.storage.data[reach])
-
-    def outside(self) -> tuple[str, ...]:
-        """Names of the tensors whose fence, or a gap between their strides, was written."""
-        tensors = self.materials.inputs.tensors()
-        return tuple(name for name, t in tensors.items() if not t.storage.sparse and self._fence_differs(t))
-
-    def _fence_differs(self, tensor: Tensor) -> bool:
-        fence = tensor.storage.state == OUT_OF_REACH
-        after = to_numpy(self._flat[id(tensor.storage)])
-        return not same_bits(after[fence], tensor.storage.data[fence])
+            return None
+        before, after = tensor.storage.data, to_numpy(self._flat[id(tensor.storage)])
+        fence = np.where(tensor.storage.state == OUT_OF_REACH, after, before)
+        return Written.between(" or ".join(names), fence, before, first=tensor.offset)
 
     def unwritten(self) -> int:
         """How many elements of a given `out` still hold the poison's exact bits."""
         if self.materials.inputs.out is None:
             return 0
-        after = bits(to_numpy(self.inputs.out))
+        after = bits(to_numpy(self.after(self.materials.inputs.out)))
         return int((after == bits(self.materials.inputs.out.view.copy())).sum())
 
 
 def observe(subject: Subject, placement: Placement) -> Observed:
     """Call the subject and look at what it left behind; the caller adds what its executor knows."""
+    with compile_times() as seconds:
+        try:
+            returned = subject.run(placement.inputs)
+            observed = read_output(returned, placement)
+        except (Exception, SystemExit) as error:
+            return Observed(failure=failure(error), compile_seconds=sum(seconds))
+    return replace(
+        observed,
+        outside=placement.outside(),
+        changed=placement.changed(),
+        unwritten=placement.unwritten(),
+        compile_seconds=sum(seconds),
+    )
+
+
+@contextmanager
+def compile_times() -> Iterator[list[float]]:
+    """Collect the seconds of every compilation inside, as Triton's own listener is told them."""
+    seconds: list[float] = []
+    before = knobs.compilation.listener
+    knobs.compilation.listener = lambda **told: seconds.append(told["times"].total / 1e6)
     try:
-        returned = subject.run(placement.inputs)
-        observed = read_output(returned, placement)
-    except (Exception, SystemExit) as error:
-        return Observed(failure=failure(error))
-    return replace(observed, outside=placement.outside(), changed=placement.changed(), unwritten=placement.unwritten())
+        yield seconds
+    finally:
+        knobs.compilation.listener = before
 
 
 def read_output(returned: Any, placement: Placement) -> Observed:
     """Bring the output to NumPy, or say in words why it is none."""
-    inputs, case = placement.inputs, placement.materials.case
+    case = placement.materials.case
     out, lse = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
-    out = out if inputs.out is None else inputs.out
-    tokens = inputs.q.shape[0]
-    complaint = _complain("out", out, (tokens, case.num_q_heads, case.value_dim), inputs.q.dtype)
+    given = placement.materials.inputs.out
+    out = out if given is None else placement.after(given)
+    tokens = sum(seq.query_len for seq in case.seqs)
+    expected = placement.after(placement.materials.inputs.q)
+    complaint = _complain("out", out, (tokens, case.num_q_heads, case.value_dim), expected.dtype, expected.device)
     if case.want_lse and not complaint:
-        complaint = _complain("lse", lse, (tokens, case.num_q_heads), torch.float32)
+        complaint = _complain("lse", lse, (tokens, case.num_q_heads), torch.float32, expected.device)
     if complaint:
         return Observed(complaint=complaint)
-    return Observed(out=to_numpy(out), lse=to_numpy(lse) if case.want_lse and lse is not None else None)
+    wanted: dict[str, Any] = {"out": out, "lse": lse} if case.want_lse else {"out": out}
+    lent = [f"{name} lies in the memory of {owner}" for name, t in wanted.items() for owner in placement.lent(t)[:1]]
+    # Copied: a subject that keeps its output buffer would write the next call's output over this one.
+    values: dict[str, Any] = {name: to_numpy(tensor).copy() for name, tensor in wanted.items()}
+    return Observed(complaint=f"{lent[0]}, but should have its own" if lent else "", **values)
 
 
-def _complain(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+def _complain(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
     if not isinstance(tensor, torch.Tensor):
         return f"{name} is {type(tensor).__name__}, but should be a tensor {list(shape)}"
     if tuple(tensor.shape) != shape:
         return f"{name} has shape {list(tensor.shape)}, but should have {list(shape)}"
-    return f"{name} is {tensor.dtype}, but should be {dtype}" if tensor.dtype != dtype else ""
+    if tensor.dtype != dtype:
+        return f"{name} is {tensor.dtype}, but should be {dtype}"
+    return f"{name} is on {tensor.device}, but should be on {device}" if tensor.device != device else ""
 
 
 def failure(error: BaseException) -> Failure:
@@ -186,15 +256,23 @@ def failure(error: BaseException) -> Failure:
     lost = isinstance(error, getattr(torch, "AcceleratorError", ()))
     return Failure(
         type=type(error).__name__,
-        message=(str(error).splitlines() or [""])[0],
+        message=_headline(error),
         line=_innermost(traceback.extract_tb(error.__traceback__)),
         not_written=isinstance(error, NotImplementedError),
         poisoned=lost,
     )
 
 
+def _headline(error: BaseException) -> str:
+    """The line that says what is wrong: the first, but the compiler quotes the kernel first and has causes."""
+    place = -1 if isinstance(error, CompilationError) else 0
+    while isinstance(error, CompilationError) and error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).splitlines() or [""])[place]
+
+
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
-    ours = (str(PACKAGE), "site-packages", "<frozen")
+    ours = (f"{PACKAGE}{os.sep}", "site-packages", "<frozen")
     outside = [frame for frame in frames if not any(part in frame.filename for part in ours)]
     frame = (outside or list(frames))[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"

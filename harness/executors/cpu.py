@@ -1,16 +1,21 @@
 """The executors that need no GPU: gridsim, and Triton's interpreter as a witness."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from harness.case import Case
 from harness.executors import gridsim
 from harness.executors.base import BadAccess, Failure, Observed, Placement, observe
 from harness.inputs import Materials
 from harness.subjects import Subject
+from harness.tensors import DEAD
 
-torch.use_deterministic_algorithms(True)  # torch.empty then comes filled with NaN: an unwritten output shows
+# torch.empty then comes filled with NaN: an unwritten output shows.
+torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 class GridSim:
@@ -18,6 +23,10 @@ class GridSim:
 
     name = "gridsim"
     platform = "gridsim"
+
+    def __init__(self) -> None:
+        if complaint := gridsim.self_test():
+            raise RuntimeError(complaint)
 
     def declines(self, case: Case) -> str | None:  # noqa: ARG002  (every executor is asked)
         """gridsim declines only while running, by operation."""
@@ -27,15 +36,56 @@ class GridSim:
         """Call the subject once under gridsim."""
         placement = Placement(materials, "cpu")
         memory = declared(materials, placement)
+        reads = TorchReads(placement)
         with gridsim.active(memory) as trace:
-            observed = _supported(subject, placement)
+            observed = _supported(subject, placement, reads)
         return replace(
             observed,
             accesses=tuple(_bad_access(access) for access in memory.accesses),
             ttir=tuple(launch.ttir for launch in trace.launches),
             behaviours=trace.behaviours,
-            log_is_complete=bool(trace.launches),
+            log_is_complete=bool(trace.launches) and not reads.seen,
         )
+
+
+#: Functions of a tensor that give something else than a view of it, and yet read none of its elements.
+UNREAD = {
+    "__get__", "__hash__", "__len__", "data_ptr", "dim", "element_size", "empty_like", "get_device", "is_contiguous",
+    "is_floating_point", "ndimension", "nelement", "new_empty", "new_full", "new_ones", "new_zeros", "numel",
+    "ones_like", "size", "storage_offset", "stride", "untyped_storage", "zeros_like",
+}  # fmt: skip
+
+
+class TorchReads(TorchFunctionMode):
+    """Notices where torch itself, and not a kernel, reads a tensor that has dead elements: no log tells which ones."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self.seen = False
+        sources = placement.materials.inputs.tensors().items()
+        partly_dead = [name for name, t in sources if name != "out" and (t.storage.sparse or (t.state == DEAD).any())]
+        self._addresses = {_address(getattr(placement.inputs, name)) for name in partly_dead}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A result that lies in the same memory is a view; anything else has been computed from the elements."""
+        given = {_address(tensor) for tensor in _tensors((args, kwargs or {}))} & self._addresses
+        returned = func(*args, **(kwargs or {}))
+        if given and func.__name__ not in UNREAD:
+            found = list(_tensors(returned))
+            self.seen |= not found or not {_address(tensor) for tensor in found} <= self._addresses
+        return returned
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
 
 
 def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
@@ -47,12 +97,13 @@ def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
     return memory
 
 
-def _supported(subject: Subject, placement: Placement) -> Observed:
+def _supported(subject: Subject, placement: Placement, reads: TorchReads) -> Observed:
     refused: list[str] = []
 
     def run(inputs: object) -> object:
         try:
-            return subject.run(inputs)
+            with reads:
+                return subject.run(inputs)
         except gridsim.Unsupported as error:
             refused.append(str(error))
             raise

@@ -11,7 +11,7 @@ from triton.runtime.jit import JITFunction
 from harness.case import Case
 from harness.executors.base import Observed, Placement, failure, observe
 from harness.inputs import Materials, materialise
-from harness.subjects import Subject
+from harness.subjects import Subject, WrongUse
 
 torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then comes filled with NaN
 
@@ -43,6 +43,8 @@ class Gpu:
             with launches() as seen:
                 observed = observe(_synchronised(subject), placement)
             return replace(observed, ttir=tuple(seen))
+        except torch.OutOfMemoryError as error:
+            return Observed(failure=replace(failure(error), unsupported=True))
         except RuntimeError as error:
             return Observed(failure=replace(failure(error), poisoned=True))
 
@@ -57,10 +59,17 @@ def _synchronised(subject: Subject) -> Subject:
 
 
 def _platform() -> str:
+    if not torch.cuda.is_available():
+        raise WrongUse(f"executor is 'gpu', but torch {torch.__version__} finds no GPU here")
     properties = torch.cuda.get_device_properties(0)
     if torch.version.hip:
-        return str(properties.gcnArchName).split(":")[0]
-    return f"sm{properties.major}{properties.minor}"
+        return "gfx942"
+    return nearest_platform(properties.major)
+
+
+def nearest_platform(major: int) -> str:
+    """The platform whose constants a CUDA device of this compute capability is judged by."""
+    return "sm80" if major < 9 else "sm90" if major == 9 else "sm100"
 
 
 def _bytes(case: Case) -> int:

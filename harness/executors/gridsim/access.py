@@ -75,7 +75,7 @@ class Site:
         bad = self.report(frame, owner, index, mask, write=False) == OUT_OF_BOUNDS
         flat = owner.flat(codec.storage)
         if not flat.size:
-            return codec.poison.reshape((1,) * index.ndim)
+            return np.broadcast_to(codec.poison, index.shape).copy()
         return np.where(bad, codec.poison, codec.unpack(flat.take(np.where(bad, 0, index))))
 
     def report(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None, *, write: bool) -> Array:
@@ -148,8 +148,9 @@ def owners(pointer: Pointer, mask: Array | None) -> Iterator[tuple[Allocation, A
         yield pointer.owners[0], mask
         return
     for number, owner in enumerate(pointer.owners):
-        own = pointer.which == number
-        yield owner, own if mask is None else own & mask
+        own = pointer.which == number if mask is None else (pointer.which == number) & mask
+        if own.any():
+            yield owner, own
 
 
 def shut(index: Array, mask: Array) -> Array:

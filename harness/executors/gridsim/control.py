@@ -7,51 +7,20 @@ its own programs' rows only, so programs that are done do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
 from harness.executors.gridsim import steps
 from harness.executors.gridsim.arith import refuse
+from harness.executors.gridsim.bodies import Body, both, branch, looped, together
 from harness.executors.gridsim.codecs import Array
-from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Frame, Step, Value, merge
+from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Frame, Step, Value
 from harness.executors.gridsim.ir import Block, Function, Op, Target, Type
 from harness.executors.gridsim.spans import Spans
 
 SPIN = 1 << 17  # a loop that long waits for another program, which programs in lockstep never finish
 ENDS = {"scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return", "cf.br", "cf.cond_br"}
-
-
-@dataclass
-class Body:
-    """A straight run of steps, with the slots of its arguments, of what ends it, and of what it uses from outside."""
-
-    args: tuple[int, ...]
-    loop: bool
-    steps: list[Step] = field(default_factory=list)
-    reads: set[int] = field(default_factory=set)
-    writes: set[int] = field(default_factory=set)
-    ends: tuple[int, ...] = ()
-
-    @property
-    def free(self) -> set[int]:
-        """Give the slots that it reads and does not write."""
-        return self.reads - self.writes
-
-    def run(self, frame: Frame) -> None:
-        """Run every step."""
-        for step in self.steps:
-            step(frame)
-
-    def enter(self, frame: Frame, given: Sequence[Value]) -> None:
-        """Hand arguments over."""
-        for slot, value in zip(self.args, given, strict=True):
-            frame.values[slot] = value
-
-    def results(self, frame: Frame) -> list[Value]:
-        """Take what ends it."""
-        return [frame.values[slot] for slot in self.ends]
 
 
 class Translation:
@@ -192,7 +161,7 @@ class Translation:
         """Choose each program's way: the target's number, the rows that take it (None: all), their frame."""
         if len(last.targets) < 2:
             return [(target, None, frame) for target in range(len(last.targets))]
-        taken = both(last, frame, frame.array(self.slots[last.operands[0]]))
+        taken = branch(last, frame, frame.array(self.slots[last.operands[0]]))
         if len(taken) == 1:
             return [(0 if taken[0][0] else 1, None, frame)]
         return [(0 if truth else 1, rows, frame.subset(rows, self.needed)) for truth, rows in taken]
@@ -201,20 +170,6 @@ class Translation:
         """Hand a branch's operands to the arguments of the block that it goes to."""
         body, _ = self.blocks[target.label]
         body.enter(frame, [frame.values[slot] for slot in self.find(target.operands)])
-
-
-def together(parts: list[tuple[Array, list[Value]]], count: int) -> list[Value]:
-    """Merge the results of subsets of programs."""
-    return [merge([(lanes, values[i]) for lanes, values in parts], count) for i in range(len(parts[0][1]))]
-
-
-def both(op: Op, frame: Frame, which: Array) -> list[tuple[bool, Array]]:
-    """Split programs by a truth value; one entry where they agree."""
-    every, some = bool(which.all()), bool(which.any())
-    frame.world.seen.add(f"{op.line} branch {'taken' if every else 'mixed' if some else 'not taken'}")
-    if every or not some:
-        return [(every, np.arange(frame.count))]
-    return [(True, np.flatnonzero(which)), (False, np.flatnonzero(~which))]
 
 
 def _if(self: Translation, op: Op) -> Step:
@@ -229,7 +184,7 @@ def _if(self: Translation, op: Op) -> Step:
         return body.results(frame)
 
     def step(frame: Frame) -> None:
-        ways = both(op, frame, frame.array(condition))
+        ways = branch(op, frame, frame.array(condition))
         if len(ways) == 1:
             found = alone(frame, ways[0][0])
         else:
@@ -269,7 +224,8 @@ def _for(self: Translation, op: Op) -> Step:
         for slot, init in zip(carried, inits, strict=True):
             values[slot] = values[init]
         stops = [int(trips[0])] if trips.shape[0] == 1 else sorted(set(trips.tolist()))
-        frame.world.seen.update(f"{op.line} loop {stop if stop < 2 else 'many'}" for stop in stops)
+        for stop in stops:
+            looped(op, frame, stop)
         if len(stops) == 1:
             iterate(frame, 0, stops[0])
             found = [values[slot] for slot in carried]
@@ -301,11 +257,12 @@ def _while(self: Translation, op: Op) -> Step:
         parts: list[tuple[Array, list[Value]]] = []
         lanes, now = np.arange(frame.count), frame
         before.enter(now, [now.values[slot] for slot in inits])
-        for _ in range(SPIN):
+        for turn in range(SPIN):
             before.run(now)
             after.enter(now, before.results(now)[1:])
-            ways = dict(both(op, now, now.array(before.ends[0])))
+            ways = dict(both(now, now.array(before.ends[0])))
             if False in ways:
+                looped(op, frame, turn)
                 ended = now.subset(ways[False], after.args) if len(ways) == 2 else now
                 parts.append((lanes[ways[False]], [ended.values[slot] for slot in after.args]))
             if True not in ways:

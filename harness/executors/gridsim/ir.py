@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from harness.executors.gridsim.text import attribute, attributes, groups, hide, locations, split, tail, without_braces
 
@@ -130,6 +131,7 @@ def _functions(lines: Iterator[str], where: dict[str, Line], strings: list[str])
             yield _Parser(lines, where, strings).function(head)
 
 
+@lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
     """Read one type, "tensor<16x64x!tt.ptr<f16>>" say."""
     text = text.strip().removeprefix("!tt.")

@@ -29,7 +29,7 @@ from harness.executors.gridsim.memory import Access, Allocation, Memory, Pointer
 DEVICE = "gridsim"  # not 0: Triton keeps compiled kernels by device, and a GPU's must stay apart
 TARGET = GPUTarget("cuda", 90, 32)
 KEY = "gridsim 1"  # changes whenever the stages below do: Triton's disk cache outlives us
-WIDEST = 64 << 20  # bytes of the widest value
+WIDEST = 4 << 20  # bytes of the widest value: wider ones leave the processor's caches, and many are alive at once
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ def bind(pair: tuple[str, Any], kind: Type, memory: Memory, owners: list[Allocat
     if kind.kind == "value":
         return scalar(arg, kind.element)
     if kind.kind == "descriptor":
-        base = point(name, arg.base, memory, owners)
+        base = point(name, arg.base, kind, memory, owners)
         shape, strides = (tuple(np.array([int(n)]) for n in part) for part in (arg.shape, arg.strides))
         return Descriptor(base, shape, strides, np.nan if getattr(arg, "padding", "zero") == "nan" else 0.0)
-    return point(name, arg, memory, owners)
+    return point(name, arg, kind, memory, owners)
 
 
 def scalar(arg: Any, element: str) -> Array:
@@ -242,7 +242,7 @@ def scalar(arg: Any, element: str) -> Array:
     return codec.round(np.array([arg], codec.carrier))
 
 
-def point(name: str, arg: Any, memory: Memory, owners: list[Allocation]) -> Pointer:
+def point(name: str, arg: Any, kind: Type, memory: Memory, owners: list[Allocation]) -> Pointer:
     """Make the pointer to a tensor's first element."""
     tensor = getattr(arg, "base", arg)  # Triton wraps a tensor that it is to take for another type's
     if tensor is None or isinstance(tensor, int):
@@ -251,4 +251,5 @@ def point(name: str, arg: Any, memory: Memory, owners: list[Allocation]) -> Poin
         raise Unsupported(f"the argument {name}: expected a torch tensor on the CPU, got {type(tensor).__name__}")
     owner = memory.bind(tensor, name)
     owners.append(owner)
-    return Pointer((owner,), np.full(1, tensor.storage_offset(), np.int64))
+    start = tensor.storage_offset() * tensor.element_size() // CODECS[kind.element].storage.itemsize
+    return Pointer((owner,), np.full(1, start, np.int64))

@@ -39,7 +39,6 @@ class Declaration:
     """A tensor that the caller named, with the state of each element of its storage (None: from shape and strides)."""
 
     name: str
-    key: tuple[int, tuple[int, ...], tuple[int, ...], int]
     storage: int
     state: Array | None
     tensor: torch.Tensor  # keeps the storage, and so its address, from being used again
@@ -168,7 +167,8 @@ class Memory:
                 f"the state of {name}: expected uint8 of shape ({count},), got {state.dtype} {state.shape}"
             )
         key = _key(tensor)
-        self.declarations[key] = Declaration(name, key, tensor.untyped_storage().data_ptr(), state, tensor)
+        plain = None if state is None else np.asarray(state)  # a memory map's own class is slow
+        self.declarations[key] = Declaration(name, tensor.untyped_storage().data_ptr(), plain, tensor)
 
     def bind(self, tensor: torch.Tensor, parameter: str) -> Allocation:
         """Give a kernel's argument its allocation: as declared, as its storage was declared, or by its own view."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness.executors.gridsim.arith import ELEMENTWISE
+from harness.executors.gridsim.casts import CASTS
 from harness.executors.gridsim.ir import Op, Type
 
 KEEPING = {"arith.extsi", "tt.bitcast"}
 ADDING = {"arith.addi", "tt.addptr"}
+LEVELLING = {*ELEMENTWISE, *CASTS, "tt.addptr", "tt.broadcast"}
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Spans:
             self.level.add(name)
         elif op.name == "tt.make_range" or (self.counts(op) and given.count("counting") == 1 == 1 + given.count("")):
             self.counting.add(name)
-        elif (op.name in ELEMENTWISE or op.name in ("tt.addptr", "tt.broadcast")) and set(given) == {"level"}:
+        elif op.name in LEVELLING and set(given) == {"level"}:
             self.level.add(name)
 
     def counts(self, op: Op) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.executors.gridsim import access
 from harness.executors.gridsim.arith import ELEMENTWISE, refuse
+from harness.executors.gridsim.casts import CASTS
 from harness.executors.gridsim.codecs import CODECS, Array
 from harness.executors.gridsim.frames import Descriptor, Frame, Step, Value
 from harness.executors.gridsim.ir import Op, Type
@@ -98,10 +99,10 @@ def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = 
         return Made(effect=EFFECTS[op.name](op, kinds), pure=op.name in PURE)
     if any(kind.kind == "pointer" for kind in (*kinds, *op.result_types)):
         return Made(_on_pointers(op, kinds))
-    table = ELEMENTWISE if op.name in ELEMENTWISE else SHAPES
-    if op.name not in table:
-        raise refuse(op)
-    return Made(table[op.name](op, kinds))
+    for table in (ELEMENTWISE, CASTS, SHAPES):
+        if op.name in table:
+            return Made(table[op.name](op, kinds))
+    raise refuse(op)
 
 
 def _on_pointers(op: Op, kinds: Kinds) -> Apply:
@@ -204,7 +205,7 @@ def _exchange(op: Op, kinds: Kinds) -> Effect:
 
 def _describe(op: Op, kinds: Kinds) -> Effect:
     rank = (len(kinds) - 1) // 2
-    fill = np.nan if "nan" in str(op.attributes).lower() else 0.0
+    fill = np.nan if op.attributes.get("padding") == 2 else 0.0  # Triton's PaddingOption
 
     def run(frame: Frame, pointer: Pointer, *sizes: Array) -> Descriptor:
         return Descriptor(pointer, sizes[:rank], sizes[rank:], fill)

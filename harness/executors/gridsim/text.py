@@ -36,6 +36,8 @@ def groups(pattern: str, text: str) -> tuple[str, ...]:
 
 def split(text: str, separator: str = ",") -> list[str]:
     """Split where no bracket is open."""
+    if separator not in text:
+        return [text.strip()] if text.strip() else []
     parts, depth, start, i = [], 0, 0, 0
     while i < len(text):
         depth += (text[i] in OPENING) - (text[i] in CLOSING)

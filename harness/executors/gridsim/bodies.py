@@ -1,0 +1,68 @@
+"""Straight runs of steps, and how programs part over them and come together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from harness.executors.gridsim.codecs import Array
+from harness.executors.gridsim.frames import Frame, Step, Value, merge
+from harness.executors.gridsim.ir import Op
+
+
+@dataclass
+class Body:
+    """A straight run of steps, with the slots of its arguments, of what ends it, and of what it uses from outside."""
+
+    args: tuple[int, ...]
+    loop: bool
+    steps: list[Step] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    ends: tuple[int, ...] = ()
+
+    @property
+    def free(self) -> set[int]:
+        """Give the slots that it reads and does not write."""
+        return self.reads - self.writes
+
+    def run(self, frame: Frame) -> None:
+        """Run every step."""
+        for step in self.steps:
+            step(frame)
+
+    def enter(self, frame: Frame, given: Sequence[Value]) -> None:
+        """Hand arguments over."""
+        for slot, value in zip(self.args, given, strict=True):
+            frame.values[slot] = value
+
+    def results(self, frame: Frame) -> list[Value]:
+        """Take what ends it."""
+        return [frame.values[slot] for slot in self.ends]
+
+
+def together(parts: list[tuple[Array, list[Value]]], count: int) -> list[Value]:
+    """Merge the results of subsets of programs."""
+    return [merge([(lanes, values[i]) for lanes, values in parts], count) for i in range(len(parts[0][1]))]
+
+
+def both(frame: Frame, which: Array) -> list[tuple[bool, Array]]:
+    """Split programs by a truth value; one entry where they agree."""
+    every, some = bool(which.all()), bool(which.any())
+    if every or not some:
+        return [(every, np.arange(frame.count))]
+    return [(True, np.flatnonzero(which)), (False, np.flatnonzero(~which))]
+
+
+def branch(op: Op, frame: Frame, which: Array) -> list[tuple[bool, Array]]:
+    """Split programs at a branch, and note which way they went."""
+    ways = both(frame, which)
+    frame.world.seen.add(f"{op.line} branch {'mixed' if len(ways) > 1 else 'taken' if ways[0][0] else 'not taken'}")
+    return ways
+
+
+def looped(op: Op, frame: Frame, turns: int) -> None:
+    """Note how often some program went through a loop."""
+    frame.world.seen.add(f"{op.line} loop {turns if turns < 2 else 'many'}")

@@ -1,0 +1,297 @@
+"""Every check fires on a planted fault, naming got, expected and where, and stays silent on a right kernel."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attending import RAGGED, attend, give, lens, right, torch_subject
+from planted import DECODE, Planted, plant
+
+from harness import subjects
+from harness.case import Case, Seq, replace
+from harness.ours import decode
+from harness.pipeline import run_case
+from harness.results import Finding, Result
+
+WITH_LSE = replace(RAGGED, want_lse=True)
+GIVEN = replace(RAGGED, out_layout="given")
+
+
+def judged(case: Case, run: Callable[[Any], Any], **declared: Any) -> Result:
+    return run_case(case, torch_subject(run, **declared), "gridsim", thorough=True)
+
+
+def only(result: Result, kind: str) -> Finding:
+    """The one finding of that kind, and no other kind."""
+    assert [finding.kind for finding in result.findings] == [kind], result.findings
+    return result.findings[0]
+
+
+# --- right kernels -----------------------------------------------------------------------------------------------
+
+CORNERS: dict[str, dict[str, Any]] = {
+    "empty rows": {"seqs": lens(0, 5, 0)},
+    "nothing but an empty row": {"seqs": lens(0)},
+    "empty row with a sink": {"seqs": lens(0, 3), "sinks": True},
+    "far blocks": {"placement": "far"},
+    "given out": {"out_layout": "given", "dtype": "bfloat16"},
+    "out with gaps": {"out_layout": "padded"},
+    "fused q": {"q_layout": "fused_qkv"},
+    "head-major q": {"q_layout": "transposed_heads"},
+    "K and V in one buffer": {"layout": "kv_stacked"},
+    "K and V interleaved": {"layout": "kv_interleaved"},
+    "unlike strides": {"layout": "padded", "v_layout": "hnd"},
+    "int64 table, huge padding": {"table_dtype": "int64", "table_pad": "huge"},
+    "table exactly wide": {"extra_columns": 0, "seqs": lens(32, 16)},
+    "random bits": {"k_poison": "random_bits", "v_poison": "random_bits", "spare_poison": "random_bits"},
+    "every feature": {"window": (3, -1), "softcap": 2.0, "alibi": True, "sinks": True, "dtype": "float16"},
+    "large values in 16 bits": {"values": "large", "dtype": "float16"},
+    "tiny values in 16 bits": {"values": "tiny", "dtype": "float16"},
+    "shared blocks": {"seqs": (Seq(kv_len=33, tag=3), Seq(kv_len=40, tag=1, shares_prefix_with=3, shared_blocks=2))},
+}
+
+
+@pytest.mark.parametrize("changes", CORNERS.values(), ids=CORNERS)
+def test_no_check_blames_a_right_kernel(changes: dict[str, Any]) -> None:
+    case = replace(WITH_LSE, **changes)
+    for subject in (torch_subject(right), subjects.from_function(decode)):
+        result = run_case(case, subject, "gridsim", thorough=True)
+        assert (result.declined, result.harness_fault, result.findings) == ("", "", ())
+        assert result.margin <= 1.0
+
+
+# --- the call ----------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_is_told_with_its_type_and_line() -> None:
+    def raises(inputs: Any) -> Any:
+        raise KeyError(int(inputs.k_cache.shape[1]))
+
+    finding = only(judged(RAGGED, raises), "exception")
+    line = raises.__code__.co_firstlineno + 1
+    assert finding.message == f"KeyError at test_checks.py:{line}: 16"
+    assert (finding.line, finding.family) == (f"test_checks.py:{line}", f"exception KeyError test_checks.py:{line}")
+
+
+OUTPUTS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "a dim short": (lambda _, out, lse: (out[..., :-1], lse), "out has shape [2, 2, 15], but should have [2, 2, 16]"),
+    "another dtype": (lambda _, out, lse: (out.double(), lse), "out is torch.float64, but should be torch.float32"),
+    "no tensor": (lambda _, out, lse: (out.numpy(), lse), "out is ndarray, but should be a tensor [2, 2, 16]"),
+    "nothing": (lambda *_: None, "out is NoneType, but should be a tensor [2, 2, 16]"),
+    "no lse": (lambda _, out, lse: out, "lse is NoneType, but should be a tensor [2, 2]"),
+    "lse by heads": (lambda _, out, lse: (out, lse.T[:1]), "lse has shape [1, 2], but should have [2, 2]"),
+    "lse in 64 bits": (lambda _, out, lse: (out, lse.double()), "lse is torch.float64, but should be torch.float32"),
+    "another device": (lambda _, out, lse: (out.to("meta"), lse), "out is on meta, but should be on cpu"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), OUTPUTS.values(), ids=OUTPUTS)
+def test_an_output_of_the_wrong_kind_is_named(spoil: Callable[..., Any], message: str) -> None:
+    finding = only(judged(WITH_LSE, lambda inputs: spoil(inputs, *attend(inputs))), "wrong shape")
+    assert finding.message == message
+
+
+def test_an_output_that_is_a_view_of_an_input_is_named_though_its_values_are_right() -> None:
+    finding = only(judged(Case(), lambda inputs: inputs.v_cache[inputs.block_tables[0, 0], :1]), "wrong shape")
+    assert finding.message == "out lies in the memory of v_cache, but should have its own"
+
+
+def test_an_input_handed_back_as_the_output_is_named() -> None:
+    kinds = {finding.kind for finding in judged(RAGGED, lambda inputs: inputs.q).findings}
+    assert kinds == {"wrong shape", "accuracy"}
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def mutant(tmp_path: Path, old: str, new: str) -> subjects.Subject:
+    return subjects.load(plant(Planted("mutant", DECODE, old, new, "", ""), tmp_path))
+
+
+def test_a_read_beyond_a_tensor_is_a_bad_read_though_the_output_is_right(tmp_path: Path) -> None:
+    old = "q = tl.load(q_ptr + q_offset, mask=in_head, other=0.0)"
+    subject = mutant(tmp_path, old, "q = tl.where(in_head, tl.load(q_ptr + q_offset), 0.0)")
+    finding = only(run_case(Case(head_dim=40), subject, "gridsim", thorough=True), "bad read")
+    assert finding.message.startswith("out of reach read of q element 40 by program [0, 0, 0] at decode.py:")
+    assert finding.message.endswith(", 24 elements in all")
+    assert finding.line.startswith("decode.py:")
+
+
+def test_a_write_beyond_a_tensor_is_a_bad_write_and_breaks_the_fence(tmp_path: Path) -> None:
+    old = "(acc / l).to(out_ptr.dtype.element_ty), mask=in_head)"
+    subject = mutant(tmp_path, old, "(acc / l).to(out_ptr.dtype.element_ty))")
+    allocated = run_case(Case(head_dim=40), subject, "gridsim", thorough=True)
+    assert only(allocated, "bad write").message.startswith("out of bounds write of out_ptr element 40 by program")
+    given = run_case(Case(head_dim=40, out_layout="given"), subject, "gridsim", thorough=True)
+    assert [(finding.kind, finding.detail) for finding in given.findings] == [
+        ("bad write", "out"),
+        ("wrote outside", "out"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["out", "q", "k_cache", "block_tables", "kv_lens"])
+def test_a_write_just_outside_a_tensor_is_seen(name: str) -> None:
+    def writes(inputs: Any) -> Any:
+        tensor = getattr(inputs, name)
+        tensor.as_strided((1,), (1,), tensor.storage_offset() - 1).fill_(7)
+        return right(inputs)
+
+    finding = only(judged(GIVEN, writes), "wrote outside")
+    expected = f"outside {name} (its fence, or between its strides), element -1 is 7 and was "
+    assert finding.message.startswith(expected)
+
+
+@pytest.mark.parametrize("case", [replace(RAGGED, out_layout="padded"), replace(RAGGED, q_layout="fused_qkv")])
+def test_a_write_between_the_strides_is_seen(case: Case) -> None:
+    def writes(inputs: Any) -> Any:
+        tensor = inputs.q if inputs.out is None else inputs.out
+        tensor.as_strided((1,), (1,), tensor.storage_offset() + tensor.stride(0) - 1).fill_(7)
+        return right(inputs)
+
+    assert only(judged(case, writes), "wrote outside").detail in ("q", "out")
+
+
+def test_a_fence_that_two_tensors_share_is_reported_once() -> None:
+    def writes(inputs: Any) -> Any:
+        inputs.k_cache.as_strided((1,), (1,), inputs.k_cache.storage_offset() - 1).fill_(7)
+        return right(inputs)
+
+    assert only(judged(replace(RAGGED, layout="kv_stacked"), writes), "wrote outside").detail == "k_cache or v_cache"
+
+
+@pytest.mark.parametrize("layout", ["nhd", "kv_stacked", "kv_interleaved"])
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "block_tables", "kv_lens", "query_starts"])
+def test_an_input_that_is_written_is_named_and_no_other(name: str, layout: Any) -> None:
+    def writes(inputs: Any) -> Any:
+        returned = right(inputs)
+        getattr(inputs, name).fill_(3)
+        return returned
+
+    finding = only(judged(replace(RAGGED, layout=layout), writes), "inputs changed")
+    assert finding.message.startswith(f"{name} is an input, but [0")
+    assert "] is 3 and was " in finding.message
+
+
+def test_a_write_to_a_dead_slot_far_away_is_seen() -> None:
+    def writes(inputs: Any) -> Any:
+        returned = right(inputs)
+        inputs.v_cache[int(inputs.block_tables[1, 0]), 15, 0, 3] = 0
+        return returned
+
+    finding = only(judged(replace(RAGGED, placement="far"), writes), "inputs changed")
+    assert re.fullmatch(r"v_cache is an input, but \[83886\d\d, 15, 0, 3\] is 0 and was nan", finding.message), finding
+
+
+def test_an_input_turned_in_place_hides_nothing() -> None:
+    def turns(inputs: Any) -> Any:
+        returned = right(inputs)
+        inputs.q.zero_().transpose_(0, 1)
+        return returned
+
+    assert only(judged(RAGGED, turns), "inputs changed").detail == "q"
+
+
+def test_a_given_out_that_is_left_in_part_is_unwritten() -> None:
+    def leaves(inputs: Any) -> Any:
+        out, _ = attend(inputs)
+        inputs.out[:, 0] = out[:, 0]
+
+    unwritten, value = judged(GIVEN, leaves).findings
+    assert (unwritten.kind, unwritten.message) == (
+        "unwritten output",
+        "32 of 64 elements of the given out were never written",
+    )
+    assert (value.kind, value.where) == ("not finite", (0, 0, 1, 0))
+
+
+def test_a_given_out_that_is_ignored_for_another_tensor_is_unwritten() -> None:
+    first = judged(GIVEN, lambda inputs: attend(inputs)[0]).findings[0]
+    assert (first.kind, first.message) == (
+        "unwritten output",
+        "64 of 64 elements of the given out were never written",
+    )
+
+
+def test_an_allocated_output_that_nobody_writes_is_not_finite() -> None:
+    finding = only(judged(RAGGED, lambda inputs: torch.empty_like(inputs.q.contiguous())), "not finite")
+    assert "64 of 64 elements differ" in finding.message
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+
+def spoiled(name: str, at: tuple[int, ...], value: float) -> Callable[[Any], Any]:
+    def run(inputs: Any) -> Any:
+        made = dict(zip(("out", "lse"), attend(inputs), strict=True))
+        made[name][at] += value
+        return give(inputs, **made)
+
+    return run
+
+
+def test_a_wrong_element_is_told_with_got_expected_place_and_times_the_bound() -> None:
+    finding = only(judged(RAGGED, spoiled("out", (1, 0, 5), 0.5)), "accuracy")
+    assert finding.where == (1, 1, 0, 5)
+    assert finding.message.startswith("out[sequence 1, token 1, head 0, dim 5] is ")
+    got, truth = re.search(r"is (\S+), but should be (\S+) ±", finding.message).groups()
+    assert float(got) - float(truth) == pytest.approx(0.5, abs=1e-5)
+    assert finding.message.endswith("1 of 64 elements differ")
+    assert finding.times_bound is not None
+    assert finding.times_bound > 100
+    assert finding.dominating in finding.message
+
+
+def test_the_worst_of_several_wrong_elements_is_told() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        out[0, 0, 0] += 0.1
+        out[1, 1, 7] += 0.5
+        return give(inputs, out, lse)
+
+    assert only(judged(RAGGED, run), "accuracy").where == (1, 1, 1, 7)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_output_that_is_not_finite_is_told_so(value: float) -> None:
+    finding = only(judged(RAGGED, spoiled("out", (0, 1, 2), value)), "not finite")
+    assert finding.message.startswith(f"out[sequence 0, token 0, head 1, dim 2] is {value}, but should be ")
+    assert finding.times_bound is None
+
+
+def test_a_finite_error_is_told_before_a_nan() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        out[0, 0, 0], out[1, 1, 7] = torch.nan, out[1, 1, 7] + 0.5
+        return give(inputs, out, lse)
+
+    assert only(judged(RAGGED, run), "accuracy").where == (1, 1, 1, 7)
+
+
+@pytest.mark.parametrize(("value", "kind"), [(0.1, "accuracy"), (np.nan, "not finite"), (np.inf, "not finite")])
+def test_a_wrong_lse_is_found_where_the_output_is_right(value: float, kind: str) -> None:
+    finding = only(judged(WITH_LSE, spoiled("lse", (1, 0), value)), kind)
+    assert finding.message.startswith("lse[sequence 1, token 1, head 0] is ")
+    assert finding.message.endswith("1 of 4 elements differ")
+
+
+@pytest.mark.parametrize(("value", "kind"), [(np.inf, "not finite"), (np.nan, "not finite"), (-1e30, "accuracy")])
+def test_the_lse_of_an_empty_row_is_minus_infinity_and_nothing_else(value: float, kind: str) -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        lse[0] = value
+        return give(inputs, out, lse)
+
+    finding = only(judged(replace(WITH_LSE, seqs=lens(0, 4)), run), kind)
+    assert "but should be -inf" in finding.message
+
+
+def test_an_lse_to_base_two_is_found() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        return give(inputs, out, lse / np.log(2))
+
+    only(judged(WITH_LSE, run), "accuracy")

@@ -1,0 +1,106 @@
+"""The judge and its witness agree on every drawn case; where they do not, the harness says so with both values."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from attending import RAGGED, lens
+from hypothesis import HealthCheck, Phase, given, settings
+
+from harness import ours
+from harness.arithmetic import Arithmetic
+from harness.bounds import exceeds
+from harness.case import Case, replace
+from harness.folders import load
+from harness.inputs import gathered, materialise
+from harness.judge import disagreement, features, judge
+from harness.pipeline import run_case
+from harness.platforms import platform
+from harness.strategies import Profile, cases
+from harness.subjects import from_function
+
+sdpa, float64 = load("references", "sdpa"), load("references", "float64")
+DRAWN = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],
+)
+NEAR = Profile(placements=("in_order", "reversed", "shuffled", "interleaved"), max_kv_len=150)
+
+
+@DRAWN
+@given(cases(NEAR))
+def test_the_witness_agrees_on_drawn_cases(case: Case) -> None:
+    assert disagreement(materialise(case)) is None
+
+
+@DRAWN
+@given(cases(NEAR))
+def test_the_truth_of_the_bound_is_the_reference(case: Case) -> None:
+    materials = materialise(case)
+    bound = judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64")
+    wanted = features(materials)
+    for i in range(len(case.seqs)):
+        out, lse = float64.attention(*gathered(materials, i), **wanted)
+        assert not exceeds(out[0], bound.truth[i], bound.out[i]).any()
+        assert not exceeds(lse[0], bound.truth_lse[i], bound.lse[i]).any()
+
+
+def test_the_batch_is_judged_in_order_and_whole() -> None:
+    case = replace(RAGGED, seqs=lens(3, 0, 17), num_q_heads=4, num_kv_heads=2)
+    bound = judge(materialise(case), Arithmetic(), platform("gridsim"))
+    assert bound.truth.shape == bound.out.shape == (3, 4, 16)
+    assert bound.truth_lse.shape == bound.lse.shape == (3, 4)
+    assert all(term.shape == (3, 4, 16) for term in bound.terms.values())
+    assert (bound.truth[1] == 0).all()
+    assert np.isneginf(bound.truth_lse[1]).all()
+    alone = judge(materialise(replace(case, seqs=case.seqs[2:])), Arithmetic(), platform("gridsim"))
+    assert (alone.truth[0] == bound.truth[2]).all()
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A witness that doubles one element."""
+    attention = sdpa.attention
+
+    def doubling(*args: Any, **kwargs: Any) -> Any:
+        out = attention(*args, **kwargs)
+        out[0, 1, 3] *= 2
+        return out
+
+    monkeypatch.setattr(sdpa, "attention", doubling)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_broken_witness_is_reported_with_both_values_and_the_case() -> None:
+    message = disagreement(materialise(RAGGED))
+    assert message is not None
+    found = re.match(r"sdpa has (\S+) at \[0, 1, 3\], but float64 has (\S+) ± (\S+), on \{", message)
+    assert found is not None, message
+    seen, truth, tolerance = (float(number) for number in found.groups())
+    assert seen == pytest.approx(2 * truth)
+    assert 0 < tolerance < 1e-12  # the witness's own, not that of a float32 output
+    assert '"kv_len": 20' in message
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_broken_witness_is_a_fault_of_the_harness_and_no_finding() -> None:
+    result = run_case(RAGGED, from_function(ours.decode), "gridsim", thorough=True)
+    assert result.harness_fault.startswith("sdpa has ")
+    assert result.findings == ()
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize("changes", [{"softcap": 2.0}, {"sinks": True}])
+def test_what_the_witness_declines_is_no_disagreement(changes: dict[str, Any]) -> None:
+    assert disagreement(materialise(replace(RAGGED, **changes))) is None
+
+
+def test_a_witness_of_nan_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = sdpa.attention
+    monkeypatch.setattr(sdpa, "attention", lambda *args, **kwargs: attention(*args, **kwargs) * np.nan)
+    assert str(disagreement(materialise(RAGGED))).startswith("sdpa has nan at [0, 0, 0], but float64 has ")

@@ -1,0 +1,104 @@
+"""`show --script`: a reproduction that stands alone, and that really reproduces."""
+
+import subprocess
+import sys
+
+import pytest
+from invoked import ROOT
+
+from harness.case import Case, Seq, replace
+from harness.corpus import Corpus, Entry
+from harness.results import Finding
+
+RICH = Case(
+    seqs=(Seq(kv_len=21), Seq(kv_len=3, tag=1), Seq(kv_len=0, tag=2)),
+    num_q_heads=4,
+    num_kv_heads=2,
+    placement="shuffled",
+    table_pad="huge",
+    extra_columns=1,
+    layout="hnd",
+    q_layout="fused_qkv",
+)
+WRONG = Finding(kind="accuracy", message="out is 1, but should be 0")
+
+
+@pytest.fixture
+def written(commands, tmp_path):
+    """Write the script for a subject, for the CPU instead of a GPU, into a folder of its own."""
+
+    def write(name: str, case: Case = RICH):
+        path = Corpus(tmp_path / "corpus").add(Entry(why="by hand", case=case, subject=name, finding=WRONG))
+        result = commands("show", path, "--script")
+        assert result.exit_code == 0, result.stderr
+        compile(result.stdout, "script.py", "exec")
+        assert 'DEVICE = "cuda"' in result.stdout
+        (tmp_path / "empty").mkdir()
+        script = tmp_path / "empty" / "script.py"
+        script.write_text(result.stdout.replace('DEVICE = "cuda"', 'DEVICE = "cpu"'))
+        return script
+
+    return write
+
+
+def run(script):
+    """Isolated: neither this checkout nor the user's site-packages can be imported from."""
+    command = [sys.executable, "-I", script.name]
+    return subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
+
+
+def test_it_fails_for_a_wrong_subject_and_names_the_elements(commands, written):
+    ran = run(written(commands.subject("mended")))
+    assert ran.returncode == 1, ran.stderr
+    first, second, *_ = ran.stdout.splitlines()
+    assert first == "out: 192 of 192 elements are outside the bound"
+    assert second.startswith("  out[0, 0, 0] is ")
+    assert ran.stderr == ""
+
+
+def test_it_passes_for_a_right_subject(commands, written):
+    ran = run(written(commands.subject("right")))
+    assert (ran.returncode, ran.stdout) == (0, "out: 0 of 192 elements are outside the bound\n"), ran.stderr
+
+
+def test_it_passes_for_a_right_subject_in_16_bits_with_far_blocks(commands, written):
+    ran = run(written(commands.subject("right"), Case(seqs=(Seq(kv_len=20),), placement="far", dtype="bfloat16")))
+    assert (ran.returncode, ran.stdout) == (0, "out: 0 of 16 elements are outside the bound\n"), ran.stderr
+
+
+def test_it_judges_a_given_out_and_the_lse(commands, written):
+    source = """
+import torch
+
+
+def writes(inputs):
+    inputs.out.fill_(float("nan"))
+    return inputs.out, torch.zeros(inputs.q.shape[:2])
+"""
+    (commands.folder / "writes.py").write_text(source)
+    case = replace(RICH, out_layout="padded", want_lse=True)
+    ran = run(written(f"{commands.folder}/writes.py:writes", case))
+    assert ran.returncode == 1, ran.stderr
+    assert "out: 192 of 192 elements are outside the bound" in ran.stdout
+    assert "lse: 12 of 12 elements are outside the bound" in ran.stdout
+
+
+def test_a_subject_that_raises_shows_its_own_traceback(commands, written):
+    ran = run(written(commands.subject("raises")))
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == "KeyError: 'no such block'"
+
+
+def test_the_bound_is_the_one_of_the_kernels_own_arithmetic(commands, written):
+    """The widest default would allow a float32 kernel TF32, 500 times as much."""
+    scope = {"__name__": "script"}
+    with pytest.raises(RuntimeError, match="active drivers"):  # a kernel needs a GPU
+        exec(written(f"{ROOT}/examples/my_decode.py:my_decode", Case()).read_text(), scope)
+    assert float(scope["EXPECTED"]["out"][1].max()) < 1e-5
+
+
+def test_the_script_says_what_it_is(commands, written):
+    text = written(commands.subject("right")).read_text()
+    assert text.startswith('"""by hand\n\ndecode, 3 sequences of kv_len 21, 3, 0; 4 query and 2 KV heads')
+    assert "Needs torch and triton only. Runs on a GPU." in text
+    assert "import harness" not in text

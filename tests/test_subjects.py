@@ -1,0 +1,185 @@
+"""Subjects are found by name, declare themselves field by field, and decline what they do not do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attending import RAGGED, lens
+
+from harness.case import Case, Seq, replace
+from harness.subjects import SUBJECTS, Declaration, WrongUse, declare, declines, from_function, load, subject
+
+FILE = """
+from harness import subject
+
+LIMIT = 3
+
+@subject(op="decode", window=True, head_dims=(64, 128))
+def mine(inputs):
+    return inputs.q
+
+def bare(inputs):
+    return inputs.q
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels of mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_our_own_subject_is_found_by_its_name() -> None:
+    found = load("ours.decode")
+    assert (found.name, found.declaration.lse, found.validate is not None) == ("ours.decode", True, True)
+
+
+def test_a_function_in_a_file_is_found_with_its_declaration(file: Path) -> None:
+    found = load(f"{file}:mine")
+    assert found.name == f"{file}:mine"
+    assert found.declaration == Declaration(window=True, head_dims=(64, 128))
+    assert found.validate is None
+    assert load(f"{file}:mine").run is found.run
+
+
+def test_a_bare_function_declares_no_feature(file: Path) -> None:
+    assert load(f"{file}:bare").declaration == Declaration()
+
+
+def test_a_decorated_function_stays_what_it_is() -> None:
+    def run(inputs: Any) -> Any:
+        return inputs
+
+    assert subject(lse=True)(run) is run
+    assert from_function(run).declaration.lse
+    assert from_function(run).name.endswith("run")
+    assert from_function(run, name="other").name == "other"
+
+
+WRONG = {
+    "neither ours nor a file": ("decode", "subject 'decode' is neither one of ours (ours.decode) nor FILE.py:FUNCTION"),
+    "no function": ("{file}", "is neither one of ours (ours.decode) nor FILE.py:FUNCTION"),
+    "no such file": ("nowhere.py:f", "subject 'nowhere.py:f': there is no file nowhere.py"),
+    "no such function": ("{file}:yours", "has no function 'yours'"),
+    "not a function": ("{file}:LIMIT", "has no function 'LIMIT'"),
+}
+
+
+@pytest.mark.parametrize(("name", "message"), WRONG.values(), ids=WRONG)
+def test_a_name_that_leads_nowhere_is_wrong_use_in_one_line(name: str, message: str, file: Path) -> None:
+    with pytest.raises(WrongUse) as caught:
+        load(name.format(file=file))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f(:", "cannot be imported: SyntaxError: "),
+        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
+        ("from harness import subject\n@subject(windows=True)\ndef f(i): ...", "has no declaration 'windows'"),
+    ],
+)
+def test_a_file_that_does_not_import_is_wrong_use_and_may_be_mended(tmp_path: Path, source: str, message: str) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    with pytest.raises(WrongUse) as caught:
+        load(f"{path}:f")
+    assert message in str(caught.value)
+    path.write_text("def f(inputs): ...")
+    assert load(f"{path}:f").declaration == Declaration()
+
+
+def test_an_unknown_declaration_is_named_with_the_known_ones() -> None:
+    with pytest.raises(WrongUse, match=r"@subject has no declaration 'windows'; there are: op, window, softcap"):
+        declare(windows=True)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"window": 3}, "Expected `bool`, got `int` - at `$.window`"),
+        ({"head_dims": 64}, "Expected `array | null`, got `int` - at `$.head_dims`"),
+        ({"head_dims": ("64",)}, "Expected `int`, got `str` - at `$.head_dims[0]`"),
+        ({"arithmetic": "tf32"}, "Expected `object | null`, got `str` - at `$.arithmetic`"),
+    ],
+)
+def test_a_declaration_of_the_wrong_type_is_named_with_its_place(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(WrongUse) as caught:
+        declare(**declared)
+    assert str(caught.value) == f"@subject: {message}"
+
+
+FEATURES = {
+    "window": {"window": (3, -1)},
+    "softcap": {"softcap": 1.0},
+    "alibi": {"alibi": True},
+    "sinks": {"sinks": True},
+    "lse": {"want_lse": True},
+    "out": {"out_layout": "given"},
+    "non_causal": {"causal": False},
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), FEATURES.items(), ids=FEATURES)
+def test_a_feature_is_declined_until_it_is_declared(name: str, changes: dict[str, Any]) -> None:
+    case = replace(RAGGED, **changes)
+    assert declines(declare(), case) == f"does not declare {name}"
+    assert declines(declare(**{name: True}), case) is None
+
+
+LIMITS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"dtypes": ("float16",)}, {}, "declares dtypes=('float16',)"),
+    ({"head_dims": (64,)}, {}, "declares head_dims=(64,)"),
+    ({"block_sizes": (32,)}, {}, "declares block_sizes=(32,)"),
+    ({"groups": (1,)}, {}, "declares groups=(1,)"),
+    ({"layouts": ("nhd",)}, {"v_layout": "hnd"}, "declares layouts=('nhd',)"),
+    ({"q_layouts": ("contiguous",)}, {"q_layout": "fused_qkv"}, "declares q_layouts=('contiguous',)"),
+    ({"placements": ("in_order",)}, {"placement": "far"}, "declares placements=('in_order',)"),
+    ({"table_dtypes": ("int32",)}, {"table_dtype": "int64"}, "declares table_dtypes=('int32',)"),
+    ({"empty_rows": False}, {"seqs": lens(0, 1)}, "declares empty_rows=False"),
+    ({"shared_blocks": False}, {"seqs": (Seq(kv_len=16), Seq(kv_len=16, tag=1, shares_prefix_with=0, shared_blocks=1))},
+     "declares shared_blocks=False"),
+    ({"kv_strides_apart": False}, {"v_layout": "hnd"}, "declares kv_strides_apart=False"),
+    ({"scales": False}, {"scale": 0.5}, "declares scales=False"),
+    ({"max_kv_len": 19}, {}, "declares max_kv_len=19"),
+    ({"finite_dead_slots": True}, {}, "needs finite_dead_slots"),
+    ({"padded_table": True}, {}, "needs padded_table"),
+    ({"op": "extend"}, {}, "it is a subject for extend, the case is for decode"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "changes", "reason"), LIMITS, ids=lambda part: next(iter(part), ""))
+def test_a_limit_is_declined_only_where_it_is_declared(
+    declared: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    case = replace(RAGGED, **changes)
+    assert declines(declare(**declared), case) == reason
+    assert declines(declare(), case) is None
+
+
+def test_what_is_needed_is_met() -> None:
+    finite = replace(RAGGED, k_poison="huge", v_poison="zero", spare_poison="huge")
+    assert declines(declare(finite_dead_slots=True), finite) is None
+    assert declines(declare(padded_table=True), replace(RAGGED, table_pad="other")) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case(op="extend"), "operation extend is not built yet"),
+        (Case(kv_dtype="e4m3"), "a e4m3 cache under float32 queries is not built yet"),
+        (Case(head_dim_v=32), "head_dim_v is not built yet"),
+        (Case(padding_rows=1), "padding_rows is not built yet"),
+    ],
+)
+def test_what_is_not_built_is_declined_by_name(case: Case, reason: str) -> None:
+    assert declines(declare(), case) == reason
+
+
+def test_each_of_our_subjects_loads() -> None:
+    for name in SUBJECTS:
+        assert callable(load(name).run)

@@ -1,0 +1,114 @@
+"""Traits: each is seen where it is, can be taken away, and names a declaration that takes it away."""
+
+import ast
+from typing import Any
+
+import pytest
+from attending import EVERYTHING, lens
+from hypothesis import HealthCheck, given, settings
+
+from harness.case import Case, Seq, replace
+from harness.strategies import Profile, cases
+from harness.subjects import declare, declines
+from harness.traits import BY_NAME, RUNGS, TRAITS, Trait, rung, traits
+
+SHARED = (Seq(kv_len=40, tag=4), Seq(kv_len=33, tag=2, shares_prefix_with=4, shared_blocks=2))
+
+#: For each trait the least that has it.
+WITH: dict[str, dict[str, Any]] = {
+    "several sequences": {"seqs": lens(1, 1)},
+    "several heads": {"num_q_heads": 2, "num_kv_heads": 2},
+    "several blocks": {"seqs": lens(32)},
+    "scale given": {"scale": 0.5},
+    "empty row": {"seqs": lens(0)},
+    "ragged lengths": {"seqs": lens(16, 32)},
+    "partly filled block": {"seqs": lens(15)},
+    "blocks out of order": {"placement": "reversed"},
+    "shared blocks": {"seqs": SHARED},
+    "spare blocks or columns": {"max_len_slack": 1},
+    "table padding other than -1": {"table_pad": "huge"},
+    "values that are not normal": {"values": "ties"},
+    "float16": {"dtype": "float16"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "GQA": {"num_q_heads": 3},
+    "odd head dim": {"head_dim": 72},
+    "head dim above 128": {"head_dim": 256},
+    "odd block size": {"block_size": 24},
+    "block size below 16": {"block_size": 8},
+    "int64 table": {"table_dtype": "int64"},
+    "strided q": {"q_layout": "fused_qkv"},
+    "strides of V unlike K's": {"v_layout": "hnd"},
+    "strided cache": {"layout": "kv_stacked"},
+    "far blocks": {"placement": "far"},
+    "window": {"window": (0, -1)},
+    "softcap": {"softcap": 1.0},
+    "ALiBi": {"alibi": True},
+    "sinks": {"sinks": True},
+    "lse": {"want_lse": True},
+    "given out": {"out_layout": "padded"},
+    "not causal": {"causal": False},
+}
+
+#: One full block, so that nothing else is odd about it.
+PLAIN = Case(seqs=lens(16))
+
+every_trait = pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.name)
+
+
+@every_trait
+def test_each_trait_is_seen_and_taken_away_alone(trait: Trait) -> None:
+    case = replace(PLAIN, **WITH[trait.name])
+    assert trait.has(case)
+    assert not trait.has(PLAIN)
+    plain = trait.without(case)
+    assert trait.name not in traits(plain)
+    assert traits(plain) < traits(case)
+
+
+@every_trait
+@given(case=cases(Profile()))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+def test_a_trait_is_taken_from_any_drawn_case(trait: Trait, case: Case) -> None:
+    plain = trait.without(case)  # a legal case, or this raises
+    assert not trait.has(plain)
+    assert [seq.tag for seq in plain.seqs] == [seq.tag for seq in case.seqs][: len(plain.seqs)]
+
+
+DECLARED = [trait for trait in TRAITS if trait.declare]
+
+
+@pytest.mark.parametrize("trait", DECLARED, ids=lambda trait: trait.name)
+def test_the_declaration_that_a_trait_names_declines_it_and_nothing_else(trait: Trait) -> None:
+    call = ast.parse(f"subject({trait.declare})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    stated = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    declared = declare(**(EVERYTHING | stated))
+    case = replace(PLAIN, **WITH[trait.name])
+    assert declines(declare(**EVERYTHING), case) is None
+    assert declines(declared, case) is not None
+    assert declines(declared, trait.without(case)) is None
+
+
+def test_what_a_subject_cannot_declare_away_is_every_decode() -> None:
+    """A kernel that is wrong there is just wrong: no `@subject` line excuses it."""
+    assert {trait.name for trait in TRAITS if not trait.declare} == {
+        "several sequences",
+        "several heads",
+        "several blocks",
+        "ragged lengths",
+        "partly filled block",
+        "spare blocks or columns",
+        "table padding other than -1",
+        "values that are not normal",
+    }
+
+
+def test_a_case_stands_on_the_rung_of_its_highest_trait() -> None:
+    assert rung(traits(PLAIN)) == 1
+    assert rung(traits(replace(PLAIN, dtype="float16", seqs=lens(3, 40)))) == 3
+    assert rung(["window", "GQA"]) == 6
+
+
+def test_traits_are_told_apart_and_stand_on_rungs() -> None:
+    assert list(BY_NAME) == [trait.name for trait in TRAITS] == list(WITH)
+    assert {trait.rung for trait in TRAITS} == set(RUNGS)
