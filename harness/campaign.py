@@ -179,6 +179,9 @@ class Campaign:
             hunt.search(drawn, round_seed)
         except KeyboardInterrupt:
             self.interrupted = True
+        except Exception:  # what an interruption in the midst of Hypothesis turns into
+            if not self.interrupted:
+                raise
         finally:
             self.shrinking = ""
             self._report(hunt)
@@ -192,9 +195,11 @@ class Campaign:
 
     def _report(self, hunt: "Hunt") -> None:
         self.reporting = True
-        for found in hunt.found():
-            self.findings = list(merge_findings([*self.findings, self._keep(found)]))
-        self.reporting = False
+        try:
+            for found in hunt.found():
+                self.findings = list(merge_findings([*self.findings, self._keep(found)]))
+        finally:
+            self.reporting = False
         self.tell(self)
 
     def _keep(self, found: Found) -> Found:

@@ -137,7 +137,14 @@ def _beyond(
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
+        **_suspect(run.observed),
     )
+
+
+def _suspect(observed: Observed) -> dict[str, str]:
+    """A wrong value where dead data was read comes from there, as far as the executor can tell."""
+    dead = [access for access in observed.accesses if access.kind == "dead read"]
+    return {"accuses": tell_access(dead[0]), "line": dead[0].line} if dead else {}
 
 
 def _worst(margins: Array, wrong: Array) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from harness import relations
 from harness.arithmetic import Arithmetic
@@ -114,9 +115,11 @@ class Session:
         return (self._related(relations.REPEAT, first, None) if deterministic and repeats else []) or moved
 
     def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
-        changed = relations.all_dead(self.case, self._takes)
+        finite = np.isfinite(np.asarray(first.out).astype(np.float64)).all()
+        dead = relations.DEAD if finite else relations.TAME
+        changed = relations.all_dead(self.case, self._takes, dead)
         together = self._compared(relations.TOGETHER, changed, first, limit)
-        apart = [f for relation in relations.DEAD for f in self._related(relation, first, limit)] if together else []
+        apart = [f for relation in dead for f in self._related(relation, first, limit)] if together else []
         return apart or together
 
     def _related(self, relation: Relation, first: Observed, limit: Bound | None) -> list[Finding]:

@@ -40,37 +40,43 @@ def renumbered(case: Case) -> Iterator[Case]:
         yield elsewhere
 
 
+def _dead(*poisons: str) -> tuple[Relation, ...]:
+    return (
+        Relation(
+            "re-poisoned K",
+            "dead data read",
+            _others("k_poison", *poisons),
+            "K of slots behind the last token was changed",
+            "the mask of the K load",
+        ),
+        Relation(
+            "re-poisoned V",
+            "dead data read",
+            _others("v_poison", *poisons),
+            "V of slots behind the last token was changed",
+            "the mask of the V load",
+        ),
+        Relation(
+            "re-poisoned spare blocks",
+            "dead data read",
+            _others("spare_poison", *poisons),
+            "blocks that no sequence owns were changed",
+            "the block table's lookup",
+        ),
+        Relation(
+            "re-poisoned table padding",
+            "dead data read",
+            _others("table_pad", "minus_one", "other", "zero"),
+            "table entries behind the last used one were changed",
+            "the bound of the loop over blocks",
+        ),
+    )
+
+
 #: What nobody may read, one by one: run together first, apart only to name the culprit.
-DEAD = (
-    Relation(
-        "re-poisoned K",
-        "dead data read",
-        _others("k_poison", "nan", "huge", "zero"),
-        "K of slots behind the last token was changed",
-        "the mask of the K load",
-    ),
-    Relation(
-        "re-poisoned V",
-        "dead data read",
-        _others("v_poison", "nan", "huge", "zero"),
-        "V of slots behind the last token was changed",
-        "the mask of the V load",
-    ),
-    Relation(
-        "re-poisoned spare blocks",
-        "dead data read",
-        _others("spare_poison", "nan", "huge", "zero"),
-        "blocks that no sequence owns were changed",
-        "the block table's lookup",
-    ),
-    Relation(
-        "re-poisoned table padding",
-        "dead data read",
-        _others("table_pad", "minus_one", "other", "zero"),
-        "table entries behind the last used one were changed",
-        "the bound of the loop over blocks",
-    ),
-)
+DEAD = _dead("nan", "huge", "zero")
+#: The same for an output that is NaN already: only something tame can move that.
+TAME = _dead("zero", "huge", "nan")
 
 #: All of them at once: names the finding when none of them alone moves a bit.
 TOGETHER = Relation(
@@ -92,9 +98,9 @@ RENUMBER = Relation(
 REPEAT = Relation("repeated", "not repeatable", lambda case: (case,), "nothing was changed", "a race")
 
 
-def all_dead(case: Case, takes: Takes) -> Case:
+def all_dead(case: Case, takes: Takes, dead: tuple[Relation, ...] = DEAD) -> Case:
     """Every dead thing re-poisoned at once."""
-    for relation in DEAD:
+    for relation in dead:
         case = relation.transform(case, takes) or case
     return case
 
