@@ -94,6 +94,7 @@ class Campaign:
     findings: list[Found] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
     words: dict[str, dict[str, set[str]]] = field(default_factory=lambda: {"arithmetic": {}, "notes": {}})
+    witnesses: dict[str, dict[str, int]] = field(default_factory=dict)
     behaviours: set[str] = field(default_factory=set)
     last_new: float = 0.0
     platform: str = ""
@@ -251,6 +252,9 @@ class Campaign:
         self._learn(result)
 
     def _learn(self, result: Result) -> None:
+        for name, said in result.witnesses.items():
+            heard = self.witnesses.setdefault(name, {})
+            heard[said] = heard.get(said, 0) + 1
         names = traits(result.case)
         self._score(result, rung(names))
         seen = {*result.behaviours, *(f"{result.subject} {name}" for name in names)}
@@ -282,6 +286,7 @@ class Campaign:
             declined=dict(self.declined),
             not_drawn={name: not_drawn(declared) for name, declared in self.plan.subjects.items()},
             findings=tuple(self.findings),
+            witnesses={name: dict(heard) for name, heard in self.witnesses.items()},
             worst_margin=self.worst[0],
             worst_term=self.worst[1],
             arithmetic=_sorted_words(self.words["arithmetic"]),

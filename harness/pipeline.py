@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness import relations
+from harness import relations, witnesses
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound
 from harness.case import Case
 from harness.checks import Run, base_findings, worst_margin
 from harness.executors import Executor, Observed, executor
 from harness.inputs import Materials, materialise
-from harness.judge import disagreement, judge
+from harness.judge import judge
 from harness.platforms import platform
 from harness.reading import Reading, read
 from harness.relations import Relation
@@ -138,7 +138,8 @@ class Session:
         return (self.case.data_seed + salt) % SAMPLE == 0
 
     def _result(self, run: Run, findings: list[Finding], reading: Reading) -> Result:
-        asks_witness = bool(findings) or self.thorough or self._sampled(0)
+        asks = bool(findings) or self.thorough or self._sampled(0)
+        testimonies = witnesses.hear(run.materials, self.where.platform) if asks else ()
         worst, term = worst_margin(run)
         return Result(
             case=self.case,
@@ -146,7 +147,8 @@ class Session:
             executor=self.where.name,
             platform=self.where.platform,
             findings=tuple(findings),
-            harness_fault=(disagreement(run.materials) or "") if asks_witness else "",
+            harness_fault="; ".join(heard.fault for heard in testimonies if heard.fault),
+            witnesses={heard.witness: heard.says for heard in testimonies},
             margin=worst,
             margin_term=term,
             behaviours=tuple(sorted(run.observed.behaviours)),

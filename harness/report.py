@@ -17,6 +17,7 @@ def first_line(subjects: tuple[str, ...], executor: str, seconds: float) -> str:
 def summary_lines(summary: Summary) -> Iterator[str]:
     """The whole report of a campaign."""
     yield counts(summary)
+    yield from witness_lines(summary)
     for subject in summary.subjects:
         yield from ladder_lines(summary, subject)
     for number, found in enumerate(summary.findings, 1):
@@ -38,6 +39,13 @@ def counts(summary: Summary) -> str:
     compiling = f"; {summary.compile_seconds / summary.seconds:.0%} of the time compiling" if summary.seconds else ""
     restarts = f"; {summary.restarts} workers replaced" if summary.restarts else ""
     return f"{rate}; {worst}{term}; {new}{compiling}{restarts}"
+
+
+def witness_lines(summary: Summary) -> Iterator[str]:
+    """What the witnesses said to the cases that they were shown."""
+    for name, heard in summary.witnesses.items():
+        said = sorted(heard.items(), key=lambda item: -item[1])
+        yield f"witness {name}: {'; '.join(words if len(heard) == 1 else f'{words} {n}' for words, n in said)}"
 
 
 def declined_lines(summary: Summary) -> Iterator[str]:

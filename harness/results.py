@@ -63,6 +63,7 @@ class Result(Record, frozen=True):
     findings: tuple[Finding, ...] = ()
     declined: str = ""
     harness_fault: str = ""  # the judge and a witness disagree, or the harness itself raised
+    witnesses: dict[str, str] = {}  # what each said, on the cases that they were shown
     margin: float = 0.0
     margin_term: str = ""
     behaviours: tuple[str, ...] = ()

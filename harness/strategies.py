@@ -27,7 +27,7 @@ VALUES = (
 )  # fmt: skip
 TABLE_PADS = ("minus_one", "zero", "huge", "other")
 POISONS = ("nan", "inf", "huge", "random_bits")
-FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out")
+FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal")
 
 #: Combinations of compile-time constants that one round draws from.
 POOL = 10
@@ -236,6 +236,7 @@ def _features(draw: Draw, names: tuple[str, ...], block_size: int) -> dict[str, 
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:
         drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
+    drawn["causal"] = "non_causal" not in names
     return drawn | {"alibi": "alibi" in names, "sinks": "sinks" in names, "want_lse": "lse" in names}
 
 
@@ -278,7 +279,7 @@ def _seq(draw: Draw, options: Profile, kv_len: int, block_size: int, earlier: li
 
 def not_drawn(declared: Declaration) -> tuple[str, ...]:
     """The features that a subject does not declare, so that no case has them."""
-    return tuple(name for name in (*FEATURES, "non_causal") if not getattr(declared, name))
+    return tuple(name for name in FEATURES if not getattr(declared, name))
 
 
 __all__ = ["BY_NAME", "Profile", "cases", "not_drawn", "profile", "rung", "traits"]

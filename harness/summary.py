@@ -48,6 +48,7 @@ class Summary(Record, frozen=True):
     declined: dict[str, int] = {}
     not_drawn: dict[str, tuple[str, ...]] = {}
     findings: tuple[Found, ...] = ()
+    witnesses: dict[str, dict[str, int]] = {}  # witness to what it said to cases
     worst_margin: float = 0.0
     worst_term: str = ""
     arithmetic: dict[str, tuple[str, ...]] = {}
@@ -113,6 +114,9 @@ def _merge_two(a: Summary, b: Summary) -> Summary:
         declined=_add(a.declined, b.declined),
         not_drawn=a.not_drawn | b.not_drawn,
         findings=merge_findings((*a.findings, *b.findings)),
+        witnesses={
+            name: _add(a.witnesses.get(name, {}), b.witnesses.get(name, {})) for name in a.witnesses | b.witnesses
+        },
         worst_margin=worst.worst_margin,
         worst_term=worst.worst_term,
         arithmetic=_merge_words(a.arithmetic, b.arithmetic),

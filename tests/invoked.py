@@ -123,8 +123,8 @@ def not_written(inputs):
 
 #: Put before a subject's text, it makes the witness disagree with the judge in the worker that imports it.
 SABOTAGE = """
-import harness.pipeline
-harness.pipeline.disagreement = lambda materials: "sdpa has 1, float64 has 2"
+import harness.judge
+harness.judge.disagreement = lambda materials: "sdpa has 1, float64 has 2"
 """
 
 

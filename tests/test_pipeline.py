@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from attending import RAGGED, attend, lens, right, torch_subject
 
-from harness import pipeline, subjects
+from harness import judge, subjects
 from harness.case import Case, replace
 from harness.executors import Failure, Observed, executor
 from harness.inputs import Materials
@@ -72,14 +72,14 @@ def test_what_the_access_log_proves_is_not_launched_again() -> None:
 
 def test_one_case_in_eight_is_repeated_and_one_is_shown_to_the_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(pipeline, "disagreement", lambda materials: asked.append(materials.case.data_seed))
+    monkeypatch.setattr(judge, "disagreement", lambda materials: asked.append(materials.case.data_seed))
     runs = [run_case(replace(RAGGED, data_seed=seed), OURS, "gridsim").runs for seed in range(SAMPLE)]
     assert sorted(runs) == [2] * (SAMPLE - 1) + [3]
     assert asked == [0]
 
 
 def test_the_witness_is_asked_about_every_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "disagreement", lambda materials: "they differ")
+    monkeypatch.setattr(judge, "disagreement", lambda materials: "they differ")
     result = run_case(replace(RAGGED, data_seed=1), torch_subject(lambda inputs: attend(inputs)[0] + 1), "gridsim")
     assert result.harness_fault == "they differ"
     assert run_case(replace(RAGGED, data_seed=1), TORCH, "gridsim").harness_fault == ""

@@ -56,6 +56,7 @@ def test_merging_forgets_no_field():
         failed=1,
         declined={"far": 1},
         not_drawn={"mine": ("sinks",)},
+        witnesses={"sdpa": {"agreed": 1}},
         findings=(found(),),
         worst_margin=0.5,
         worst_term="rounding",
