@@ -178,7 +178,7 @@ def _settle(forkserver: int, log: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]  # a crash must not eat what was printed
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a crash must not eat what was printed
     faulthandler.enable(sys.stderr, all_threads=False)
     faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=False)
 
