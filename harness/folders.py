@@ -2,6 +2,10 @@
 
 import importlib.util
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +19,11 @@ def folder(name: str) -> Path:
 
 
 def load_file(path: Path, private_name: str) -> ModuleType:
-    """Execute the file once under a private name; raises what the file raises."""
+    """Execute the file once under a private name; raises what the file raises.
+
+    While it runs, `import sibling` finds the files beside it first, as it would for a script. Their plain names are
+    forgotten afterwards, so that a mutant of a helper in another folder reaches its own users and nobody else.
+    """
     if private_name in sys.modules:
         return sys.modules[private_name]
     spec = importlib.util.spec_from_file_location(private_name, path)
@@ -24,11 +32,42 @@ def load_file(path: Path, private_name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[private_name] = module
     try:
-        spec.loader.exec_module(module)
+        with _siblings(path.resolve().parent):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[private_name]
         raise
     return module
+
+
+@contextmanager
+def _siblings(folder: Path) -> Iterator[None]:
+    finder = _SiblingFinder(folder)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in finder.found:
+            sys.modules.pop(name, None)
+
+
+class _SiblingFinder(MetaPathFinder):
+    """Finds `name.py` in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.found: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:  # noqa: ARG002  (the import system asks so)
+        """The sibling's spec, None for what is no file here."""
+        file = self.folder / f"{fullname}.py"
+        if "." in fullname or not file.is_file():
+            return None
+        self.found.append(fullname)
+        return importlib.util.spec_from_file_location(fullname, file)
 
 
 def load(folder_name: str, module_name: str) -> ModuleType:

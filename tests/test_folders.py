@@ -53,3 +53,13 @@ def test_ours_are_loaded_by_folder_and_name_and_shadow_no_package() -> None:
     assert load("kernels", "decode").__name__ == "kvetch_kernels_decode"
     assert load("references", "float64") is load("references", "float64")
     assert not (folder("kernels") / "__init__.py").exists()
+
+
+def test_a_file_imports_its_siblings_and_their_names_are_forgotten(tmp_path: Path) -> None:
+    for folder_name, value in (("one", 1), ("two", 2)):
+        (tmp_path / folder_name).mkdir()
+        (tmp_path / folder_name / "kvetch_helper.py").write_text(f"value = {value}")
+        (tmp_path / folder_name / "user.py").write_text("from kvetch_helper import value")
+    assert load_file(tmp_path / "one" / "user.py", "kvetch_test_user_1").value == 1
+    assert load_file(tmp_path / "two" / "user.py", "kvetch_test_user_2").value == 2
+    assert "kvetch_helper" not in sys.modules
