@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -59,9 +59,7 @@ class _SiblingFinder(MetaPathFinder):
         self.folder = folder
         self.found: list[str] = []
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:  # noqa: ARG002  (the import system asks so)
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         """The sibling's spec, None for what is no file here."""
         file = self.folder / f"{fullname}.py"
         if "." in fullname or not file.is_file():
