@@ -49,12 +49,14 @@ def attention_bound(
     if softcap > 0:
         scores, errors = softcapped(scores, errors, softcap, platform)
     group = q.shape[1] // k.shape[1]
+    products = np.abs(scores)
     if alibi_slopes is not None:
         bias = _per_row(alibi_slopes, len(q), group)[:, :, None] * np.repeat(np.abs(ahead), group, axis=0)
+        products = products + np.abs(bias)
         scores = scores - bias
         errors = errors + platform.unit * (3 * np.abs(bias) + np.abs(scores))
         errors64 = errors64 + 3 * U64 * (np.abs(bias) + np.abs(scores))
-    rows = _rows((scores, errors, errors64), v, seen, group, sinks)
+    rows = _rows((scores, errors, errors64), v, seen, group, sinks, products)
     both = [row_bound(rows, each, platform, out_dtype, _scaled(v_scale)) for each in _normalisers(arithmetic, platform)]
     return _reshaped(_larger(both), lambda x: _unfold(x, len(q), group))
 
@@ -76,7 +78,8 @@ def state_bound(outs: Array, lses: Array, *, arithmetic: Arithmetic, platform: P
     high = np.where(some, np.where(there, v, -np.inf).max(axis=1, keepdims=True), 0.0)
     scores = np.where(seen, scores, 0.0)
     none = np.full(scores.shape[:2], -np.inf)
-    rows = Rows(scores, 4 * platform.unit * np.abs(scores), np.zeros_like(scores), seen, v, np.abs(v), low, high, none)
+    still = np.zeros_like(scores)  # no product is near: an lse comes from memory
+    rows = Rows(scores, 4 * platform.unit * np.abs(scores), still, seen, v, np.abs(v), low, high, none, still)
     merging = Arithmetic(divisions=arithmetic.divisions, normalised_p=True)
     bound = row_bound(rows, merging, platform, out_dtype, scaled_v=False)
     return _reshaped(bound, lambda x: x.reshape(tokens, heads, *x.shape[2:]))
@@ -175,7 +178,9 @@ def _per_row(x: Array, query_len: int, group: int) -> Array:
     return np.tile(np.asarray(x).astype(np.float64).reshape(-1, group), (1, query_len))
 
 
-def _rows(scores: tuple[Array, Array, Array], v: Array, seen: Array, group: int, sinks: Array | None) -> Rows:
+def _rows(
+    scores: tuple[Array, Array, Array], v: Array, seen: Array, group: int, sinks: Array | None, products: Array
+) -> Rows:
     v = _keys_first(v, seen)
     low, high = (np.repeat(x, group, axis=1) for x in _hull(v, seen))
     if sinks is None:
@@ -183,7 +188,7 @@ def _rows(scores: tuple[Array, Array, Array], v: Array, seen: Array, group: int,
     else:
         per_row = _per_row(sinks, len(seen), group)
         low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
-    return Rows(*scores, np.repeat(seen, group, axis=0)[None], v, np.abs(v), low, high, per_row)
+    return Rows(*scores, np.repeat(seen, group, axis=0)[None], v, np.abs(v), low, high, per_row, products)
 
 
 def _hull(v: Array, seen: Array) -> tuple[Array, Array]:

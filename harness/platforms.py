@@ -41,6 +41,11 @@ class Platform:
     """An fp32 operand of a TF32 dot: 10 bits kept, truncated. Measured: one-sided, 11,700 to 13,800 units of 2^-24."""
     eta: float = 2.0**-126
     """Absolute error of a result that underflows. Measured: exp2 below -126 gives 0, so subnormals may be flushed."""
+    recomputes: bool = True
+    """Whether a weight may exist twice, so that numerator and normaliser see different ones. A compiler fuses a product
+    with the addition or subtraction that follows, in one copy and not in the other. Measured on an H200: in the
+    textbook decode each lane adds its own product, unrounded, to its neighbours' rounded ones, so copies of one score
+    differ by 2 ulp (corpus: ours-decode-accuracy-491b9e1e77a2)."""
     truncates_bf16: bool = False
     """Whether a cast to bfloat16 truncates. Measured: no, 0 of 4.2 million patterns differ from nearest even."""
     fp8_cast: str = "saturates"
@@ -62,14 +67,16 @@ PLATFORMS = {
         # 1.79 and exp2 0.88 of ULP32, log and log2 0.86, tanh 0.92; 2 sigmoid(2x) - 1 within 3.1 * 2^-24 (7.5 * 2^-24
         # by the derivation above). NumPy divides as IEEE 754 says and keeps subnormals; BLAS adds in any order.
         Platform("gridsim", eps_div=2.0**-24, eps_log_abs=2.0**-24, eps_tanh_abs=2.0**-21, dot_unit=2.0**-24,
-                 dot_block=0, fp8_dot_unit=2.0**-24, eta=2.0**-149),
+                 dot_block=0, fp8_dot_unit=2.0**-24, eta=2.0**-149, recomputes=False),
         # Triton's interpreter is NumPy too, does not model TF32 and truncates bfloat16. Measured: half of the bfloat16
         # casts differ from nearest even; FP8 casts lose a carry and err by up to one half (Triton issue 8322).
         Platform("interpreter", eps_div=2.0**-24, eps_log_abs=2.0**-24, eps_tanh_abs=2.0**-21, dot_unit=2.0**-24,
-                 dot_block=0, fp8_dot_unit=2.0**-24, u_tf32=0.0, eta=2.0**-149, truncates_bf16=True, fp8_cast="broken"),
+                 dot_block=0, fp8_dot_unit=2.0**-24, u_tf32=0.0, eta=2.0**-149, recomputes=False,
+                 truncates_bf16=True, fp8_cast="broken"),
         # The witnesses in float64: NumPy's and PyTorch's functions are within 1 ulp there (measured below 0.6); 2 ulp.
         Platform("float64", unit=2.0**-53, eps_exp=2.0**-51, eps_div=2.0**-53, eps_log=2.0**-51, eps_log_abs=2.0**-52,
-                 eps_tanh=2.0**-51, eps_tanh_abs=0.0, dot_unit=2.0**-53, dot_block=0, u_tf32=0.0, eta=2.0**-1074),
+                 eps_tanh=2.0**-51, eps_tanh_abs=0.0, dot_unit=2.0**-53, dot_block=0, u_tf32=0.0, eta=2.0**-1074,
+                 recomputes=False),
     )
 }  # fmt: skip
 

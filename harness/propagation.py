@@ -62,6 +62,7 @@ class Rows:
     low: Array  # [K, R, head_dim_v]: least and largest visible value, with 0 for a sink
     high: Array
     sinks: Array  # [K, R], -inf for none
+    products: Array  # [K, R, n]: sizes of the products that a subtraction of the maximum may be fused with
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,7 @@ def row_bound(rows: Rows, arithmetic: Arithmetic, platform: Platform, out_dtype:
     soft = _softmax(rows, chain, arithmetic, platform)
     moments = _moments(rows, soft)
     phi, cast, psi = _one_sided(chain, arithmetic, platform, scaled_v)
+    apart = _recomputed(rows, soft, arithmetic, platform)
     possible = psi < 1
     quotient = 1.0 / np.where(possible, 1.0 - psi, 1.0)
     shared = lossy(arithmetic.p_dtype, platform)[0] if arithmetic.normaliser == "cast" else 0.0
@@ -228,6 +230,7 @@ def row_bound(rows: Rows, arithmetic: Arithmetic, platform: Platform, out_dtype:
         "scores": moments.common * (1.0 - share),
         "p cast": moments.common * share + cast * moments.largest_size * quotient,
         "accumulation": (phi - cast) * moments.largest_size * quotient,
+        "recomputed weights": apart * quotient,
         "normaliser": np.where(possible, (np.abs(moments.out) + moments.common) * psi * quotient, np.inf),
         "underflow": _underflow(rows, soft, chain, arithmetic, platform, scaled_v) * quotient,
     }
@@ -240,6 +243,26 @@ def row_bound(rows: Rows, arithmetic: Arithmetic, platform: Platform, out_dtype:
     terms = {name: np.where(sighted, term, 0.0) for name, term in terms.items()}
     lse = _lse_bound(rows, soft, chain, moments.tau, psi, platform)
     return Bound(moments.out, np.asarray(sum(terms.values())), soft.lse[:, :, 0], lse[:, :, 0], terms)
+
+
+def _recomputed(rows: Rows, soft: _Softmax, arithmetic: Arithmetic, platform: Platform) -> Array:
+    """How far numerator and normaliser lie apart where a weight exists twice, [K, R, head_dim_v].
+
+    A score that was summed by ordinary additions is one evaluation in each copy, each with the whole error of a score;
+    one from a matrix unit exists once, and only a product fused with the subtraction of the maximum sets its copies
+    apart, by one u of its size and one of what is rounded after it. A cast of two weights may fall on different sides.
+    """
+    if not platform.recomputes:
+        return np.zeros((*rows.scores.shape[:2], rows.v.shape[2]))
+    distance = np.maximum(soft.largest - rows.scores, 0.0)
+    score = platform.unit * rows.products if arithmetic.tensor_core else rows.errors
+    logs = 2 * score + (3 * platform.unit + 2 * lossy(arithmetic.score_dtype, platform)[0]) * distance
+    logs = logs + 2 * np.log1p(platform.eps_exp)
+    if arithmetic.normaliser == "cast":
+        logs = logs + 2 * np.log1p(lossy(arithmetic.p_dtype, platform)[0])
+    apart = np.expm1(np.minimum(logs, LARGEST_SCORE_ERROR))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.fmin(((soft.weights + soft.taus) * apart * rows.seen) @ rows.size_v, HUGE))
 
 
 def _one_sided(chain: _Chain, arithmetic: Arithmetic, platform: Platform, scaled_v: bool) -> tuple[Array, float, Array]:

@@ -141,7 +141,7 @@ class Problem:
 def simulate(problem, machine):
     """The output [query_len, group, head_dim_v] in its type and the lse [query_len, group] of a kernel."""
     shape = problem.q.shape[:2]
-    scores = _scores(problem, machine)
+    scores = _copies(problem, machine)
     v = problem.v[:, 0].astype(np.float64)
     if problem.v_scale != 1:
         v = machine.cast(machine.fl(v * np.float64(np.float32(problem.v_scale))), problem.arithmetic.dequant_dtype)
@@ -210,6 +210,17 @@ def _decay(problem, machine, old, new):
     )
 
 
+def _copies(problem, machine):
+    """The scores, and for the numerator a copy: another evaluation, or one whose last product was fused."""
+    scores = _scores(problem, machine)
+    if not machine.platform.recomputes:
+        return np.stack([scores, scores])
+    if not problem.arithmetic.tensor_core:
+        return np.stack([scores, _scores(problem, replace(machine, lean=2))])
+    off = machine.rng.choice([-1.0, 0.0, 1.0], size=scores.shape) * machine.platform.unit
+    return np.stack([scores, np.where(np.isneginf(scores), scores, scores * (1 + off))])
+
+
 def _cast_p(problem, machine, p):
     a = problem.arithmetic
     dtype = {"p in bf16": "bfloat16", "p in fp8": "e4m3"}.get(problem.fault, a.p_dtype)
@@ -217,14 +228,14 @@ def _cast_p(problem, machine, p):
 
 
 def _part(problem, machine, scores, v, sinks):
-    """Online softmax over one split: accumulator, normaliser and maximum of each row."""
+    """Online softmax over one split: accumulator, normaliser and maximum of each row; scores [2, rows, keys]."""
     a = problem.arithmetic
-    rows = len(scores)
+    rows = scores.shape[1]
     acc, l, m = np.zeros((rows, v.shape[1])), np.zeros(rows), np.full(rows, -np.inf)
     if sinks is not None:
         l, m = np.ones(rows), sinks.copy()
-    for start in range(0, scores.shape[1], a.tile_kv):
-        s, tile_v = scores[:, start : start + a.tile_kv], v[start : start + a.tile_kv]
+    for start in range(0, scores.shape[2], a.tile_kv):
+        (s, again), tile_v = scores[:, :, start : start + a.tile_kv], v[start : start + a.tile_kv]
         new = np.maximum(m, s.max(axis=1))
         decay, p = _decay(problem, machine, m, new), _weights(problem, machine, s, new)
         cast = _cast_p(problem, machine, p)
@@ -234,6 +245,7 @@ def _part(problem, machine, scores, v, sinks):
             l = np.where(decay > 0, l / np.where(decay > 0, decay, 1), l)
         for column in (cast if a.normaliser == "cast" else p).T:
             l = machine.sum(l, column, a.sum_accumulator)
+        cast = _cast_p(problem, machine, _weights(problem, machine, again, new))
         operand = machine.tf32(cast) if a.dot == "tf32" else cast
         acc = machine.add_products(acc, operand, tile_v, a.pv_accumulator, a.pv_product, a.tensor_core)
         m = new
@@ -242,12 +254,12 @@ def _part(problem, machine, scores, v, sinks):
 
 def _online(problem, machine, scores, v):
     """Splits of whole tiles, each an online softmax, then combined with one of two usual conventions."""
-    tiles = -(-scores.shape[1] // problem.arithmetic.tile_kv)
+    tiles = -(-scores.shape[2] // problem.arithmetic.tile_kv)
     per = -(-tiles // problem.arithmetic.max_splits) * problem.arithmetic.tile_kv
     sinks = _sinks(problem, machine)
     parts = [
-        _part(problem, machine, scores[:, start : start + per], v[start : start + per], None if start else sinks)
-        for start in range(0, scores.shape[1], per)
+        _part(problem, machine, scores[:, :, start : start + per], v[start : start + per], None if start else sinks)
+        for start in range(0, scores.shape[2], per)
     ]
     if problem.fault == "extra zero key":
         acc, l, m = parts[-1]
@@ -288,12 +300,13 @@ def _combined(problem, machine, parts):
 
 def _textbook(problem, machine, scores, v):
     """All scores at once; the weights are normalised before they are cast and meet v."""
-    a, sinks = problem.arithmetic, _sinks(problem, machine)
+    a, sinks, (scores, copy) = problem.arithmetic, _sinks(problem, machine), scores
     m = scores.max(axis=1) if sinks is None else np.maximum(scores.max(axis=1), sinks)
     p = _weights(problem, machine, scores, m)
     l = np.zeros(len(m)) if sinks is None else _decay(problem, machine, sinks, m)
     for column in p.T:
         l = machine.sum(l, column, a.sum_accumulator)
+    p = _weights(problem, machine, copy, m)
     p = machine.cast(machine.div(p, np.where(l == 0, 1.0, l)[:, None]), a.p_dtype)
     p = machine.tf32(p) if a.dot == "tf32" else p
     start = np.zeros((len(m), v.shape[1]))

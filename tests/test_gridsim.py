@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton import knobs
 
 from harness.executors import gridsim
 
@@ -629,3 +630,13 @@ def test_a_grid_that_is_too_wide_for_one_pass_runs_in_chunks(monkeypatch):
 
 def test_the_self_test_passes_on_this_triton():
     assert gridsim.self_test() is None
+
+
+def test_what_gridsim_compiles_stays_out_of_the_cache_of_gpu_kernels(tmp_path, monkeypatch):
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    with gridsim.active():
+        inside = knobs.cache.dir
+        with gridsim.active():
+            assert knobs.cache.dir != str(tmp_path)
+    assert inside != str(tmp_path)
+    assert knobs.cache.dir == str(tmp_path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,19 @@ def active(memory: Memory | None = None) -> Iterator[Trace]:
     Autotuner.run = _first_config
     _sessions.append(trace)
     try:
-        yield trace
+        with _own_cache():
+            yield trace
     finally:
         _sessions.pop()
         config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run = found
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    """Keep compiled text where no GPU's kernels are: Triton 3.6 gives both the same key."""
+    with knobs.cache.scope():
+        knobs.cache.dir = str(Path(knobs.cache.dir) / "gridsim")
+        yield
 
 
 def _stages(*given: Any) -> tuple[str, str] | None:
