@@ -6,31 +6,26 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from types import FrameType
 from typing import Any, Protocol
 
 import msgspec
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness.case import Case
 from harness.corpus import Corpus
+from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
 from harness.results import RETIRE_NOTE, Result
-from harness.shrink import shrink, size
-from harness.strategies import Profile, cases, not_drawn, profile
+from harness.strategies import not_drawn, profile
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
-from harness.traits import TRAITS, rung, traits
+from harness.traits import rung, traits
 
-#: Cases that one round draws; then another subject, another pool of compile-time constants, another rung has its turn.
-ROUND = 50
 #: The rungs that rounds draw up to, in turn: mostly everything, but the low rungs must have their cases for a verdict.
 LADDER = (6, 1, 3, 2, 4, 6, 5, 6)
-#: Seconds that shrinking one fault may take: Hypothesis's part, then what our own passes may add.
-SHRINK_SECONDS, FINISH_SECONDS = 30.0, 30.0
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
@@ -40,8 +35,6 @@ SHRINKING_LIMIT = {"gridsim": 1.0, "gpu": 20.0, "interpreter": 5.0}
 HANG_FACTOR = 20
 #: Seconds by which the last case may outlast the budget.
 OVERTIME = 2.0
-#: How often the smallest case is run again before it is reported.
-CONFIRMATIONS = 3
 
 
 class Runner(Protocol):
@@ -53,14 +46,6 @@ class Runner(Protocol):
 
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
         """Run and judge the case."""
-
-
-class Stop(BaseException):
-    """Time is over; not an Exception, so that Hypothesis lets it through."""
-
-
-class _Fault(Exception):
-    """Base of one class per family of findings: Hypothesis tells failures apart by class."""
 
 
 @dataclass(frozen=True)
@@ -311,148 +296,3 @@ def _hangs(result: Result) -> bool:
 
 def _sorted_words(words: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(texts - {""})) for name, texts in words.items()}
-
-
-@dataclass
-class Hunt:
-    """One run of Hypothesis: draws until something new fails, then shrinks it."""
-
-    campaign: Campaign
-    subject: str
-    memo: dict[Case, Result] = field(default_factory=dict)
-    failures: dict[str, list[Result]] = field(default_factory=dict)  # by family, in the order met
-    first_failure: float | None = None
-    patience: float = SHRINK_SECONDS
-
-    def search(self, drawn: Profile, round_seed: int) -> None:
-        """Draw and shrink; returns when the round is over, raises Stop when the campaign is."""
-        with _quietly():
-            try:
-                self._property(drawn, round_seed)()
-            except _Fault:
-                return
-            except Stop:
-                if self.campaign.over:
-                    raise
-
-    def _property(self, drawn: Profile, round_seed: int) -> Callable[[], None]:
-        @seed(round_seed)
-        @settings(
-            max_examples=ROUND,
-            database=None,  # the corpus keeps cases, not choices
-            deadline=None,  # a hang is the runner's business
-            derandomize=False,
-            phases=(Phase.generate, Phase.shrink),
-            report_multiple_bugs=False,  # one fault a round, so that its shrinking has the whole budget
-            suppress_health_check=list(HealthCheck),  # hostile inputs are large and slow by intent
-            verbosity=Verbosity.quiet,
-            print_blob=False,
-        )
-        @given(cases(drawn))
-        def holds(case: Case) -> None:
-            if family := self.examine(case):
-                raise _fault_class(family)(family)
-
-        return holds
-
-    def examine(self, case: Case) -> str:
-        """Judge the case once; the family of a finding that nothing known explains, or nothing."""
-        if case not in self.memo:
-            self._check_time()
-            self.memo[case] = self.campaign.judge(case, self.subject)
-        return self._new_family(self.memo[case])
-
-    def _check_time(self) -> None:
-        if self.first_failure is None:
-            must_stop = self.campaign.over
-        else:
-            must_stop = self.campaign.out_of_time or time.monotonic() - self.first_failure > self.patience
-        if must_stop:
-            raise Stop
-
-    def _new_family(self, result: Result) -> str:
-        finding = result.headline
-        if finding is None:
-            return ""
-        names = traits(result.case)
-        if any(found.explains(self.subject, finding, names) for found in self.campaign.findings):
-            return ""
-        self.failures.setdefault(finding.family, [])
-        if result not in self.failures[finding.family]:
-            self.failures[finding.family].append(result)
-        if self.first_failure is None:
-            self.first_failure = time.monotonic()
-            self.campaign.shrinking = finding.family
-            if finding.family == "hang":  # at seconds a try, only our own passes are frugal enough
-                self.patience = 0.0
-        return finding.family
-
-    def found(self) -> Iterator[Found]:
-        """The smallest case of the family that was shrunk, run again to see whether it always fails."""
-        if self.first_failure is None:
-            return
-        family = self.campaign.shrinking or next(iter(self.failures))
-        self._finish(family)
-        smallest = min(self.failures[family], key=lambda result: size(result.case))
-        yield self._confirmed(smallest, len(self.failures[family]), time.monotonic() - self.first_failure)
-
-    def _finish(self, family: str) -> None:
-        """Take up where Hypothesis stopped; what fails on the way is kept by `examine`."""
-        smallest = min(self.failures[family], key=lambda result: size(result.case)).case
-        self.patience += FINISH_SECONDS
-        with suppress(Stop):
-            shrink(smallest, lambda case: self.examine(case) == family)
-
-    def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
-        finding = smallest.headline
-        assert finding is not None
-        return Found(
-            subject=self.subject,
-            case=smallest.case,
-            finding=finding,
-            others=tuple(other for other in smallest.findings if other != finding),
-            needs=self._needs(smallest.case, finding.family),
-            met=met,
-            again=self._run_again(smallest.case, finding.family),
-            executor=self.campaign.plan.executor,
-            executions=len(self.memo),
-            seconds=round(seconds, 2),
-        )
-
-    def _run_again(self, case: Case, family: str) -> str:
-        """For example "3 of 3"; a hang is not waited for when the time is over."""
-        if self.campaign.interrupted or (family == "hang" and self.campaign.out_of_time):
-            return ""
-        again: list[bool] = []
-        while len(again) < CONFIRMATIONS and not self.campaign.interrupted:
-            again.append(self._again(case, family, patient=True))
-        return f"{sum(again)} of {len(again)}"
-
-    def _needs(self, case: Case, family: str) -> tuple[str, ...]:
-        """The traits that cannot be taken away, one after the other, without losing the fault."""
-        for trait in sorted(TRAITS, key=lambda trait: -trait.rung):
-            if trait.has(case) and not self.campaign.out_of_time and self._again(trait.without(case), family):
-                case = trait.without(case)
-        return tuple(trait.name for trait in TRAITS if trait.has(case))
-
-    def _again(self, case: Case, family: str, patient: bool = False) -> bool:
-        limit = self.campaign.short_limit() if family == "hang" and not patient else self.campaign.limit()
-        result = self.campaign.runner.run(case, self.subject, limit, thorough=True)
-        return any(finding.family == family for finding in result.findings)
-
-
-_FAULTS: dict[str, type[_Fault]] = {}
-
-
-def _fault_class(family: str) -> type[_Fault]:
-    return _FAULTS.setdefault(family, type("Fault", (_Fault,), {}))
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Hypothesis explains failures on its own; the campaign does the talking."""
-    import io
-    from contextlib import redirect_stdout
-
-    with redirect_stdout(io.StringIO()):
-        yield
