@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harness.case import FP8
 from harness.platforms import Platform
 
 #: Unit roundoff to nearest and half the smallest subnormal of each format (IEEE 754; OCP FP8).
@@ -19,7 +20,6 @@ FORMATS = {
     "e4m3": (2.0**-4, 2.0**-10),
     "e5m2": (2.0**-3, 2.0**-17),
 }
-FP8 = ("e4m3", "e5m2")
 #: Spacing of subnormal TF32 numbers.
 ETA_TF32 = 2.0**-136
 

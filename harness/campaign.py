@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from harness import coverage
 from harness.case import Case
 from harness.corpus import Corpus
 from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
+from harness.profiles import not_drawn, profile
 from harness.results import RETIRE_NOTE, Result
-from harness.strategies import not_drawn, profile
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
 from harness.traits import rung, traits
@@ -82,6 +83,7 @@ class Campaign:
     witnesses: dict[str, dict[str, int]] = field(default_factory=dict)
     behaviours: set[str] = field(default_factory=set)
     last_new: float = 0.0
+    drawn: coverage.Drawn = field(default_factory=dict)
     platform: str = ""
     faults: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -90,6 +92,9 @@ class Campaign:
     subject: str = ""
     times: list[float] = field(default_factory=list)
     finished: float | None = None
+
+    def __post_init__(self) -> None:
+        self.drawn = coverage.undrawn(self.plan.subjects.values())
 
     def run(self, first: Callable[[], None] = lambda: None) -> Summary:
         """Do what comes first, then draw until time or cases are used up; Ctrl-C ends it with what there is."""
@@ -227,6 +232,7 @@ class Campaign:
             self.declined[result.declined] = self.declined.get(result.declined, 0) + 1
             return
         self.cases += 1
+        coverage.count(self.drawn, result.case)
         if not _hangs(result):
             self.times.append(result.seconds)
         if result.harness_fault:
@@ -270,6 +276,7 @@ class Campaign:
             failed=self.failed,
             declined=dict(self.declined),
             not_drawn={name: not_drawn(declared) for name, declared in self.plan.subjects.items()},
+            drawn={name: dict(row) for name, row in self.drawn.items()},
             findings=tuple(self.findings),
             witnesses={name: dict(heard) for name, heard in self.witnesses.items()},
             worst_margin=self.worst[0],

@@ -12,6 +12,7 @@ T = TypeVar("T")
 Op = Literal["decode", "extend", "cache_write", "step", "gather", "merge"]
 Float = Literal["float32", "float16", "bfloat16"]
 KvFloat = Literal["same", "float32", "float16", "bfloat16", "e4m3", "e5m2"]
+FP8 = ("e4m3", "e5m2")
 Placement = Literal["in_order", "reversed", "shuffled", "interleaved", "far"]
 TablePad = Literal["minus_one", "zero", "huge", "other"]
 Layout = Literal["nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset"]
@@ -65,7 +66,7 @@ class States(Record, frozen=True):
 
 
 class Hints(Record, frozen=True):
-    """Tuning knobs; 0 leaves the choice to the subject, and a subject without the knob ignores it."""
+    """Tuning knobs; 0 leaves the choice to the subject. Without the knob, splits are declined and the rest ignored."""
 
     num_splits: int = 0
     tile_q: int = 0
@@ -157,7 +158,7 @@ class Case(Record, frozen=True):
 
 def complaints(case: Case) -> list[str]:
     """What is contradictory in the case, each with the value and what was expected."""
-    return _shape_complaints(case) + _feature_complaints(case) + _sharing_complaints(case)
+    return _shape_complaints(case) + _feature_complaints(case) + _operation_complaints(case) + _sharing_complaints(case)
 
 
 def _shape_complaints(case: Case) -> list[str]:
@@ -197,6 +198,37 @@ def _feature_complaints(case: Case) -> list[str]:
     return found
 
 
+def _operation_complaints(case: Case) -> list[str]:
+    found = []
+    if case.v_is_k_prefix and (case.num_kv_heads != 1 or case.value_dim > case.head_dim):
+        found.append("v_is_k_prefix needs one KV head and head_dim_v at most head_dim")
+    if case.v_is_k_prefix and (case.layout in ("kv_stacked", "kv_interleaved") or case.v_layout != "same"):
+        found.append(
+            f"v_is_k_prefix needs a cache of its own, but layout is {case.layout!r}, v_layout {case.v_layout!r}"
+        )
+    if case.v_is_k_prefix and case.v_scale != case.k_scale:
+        found.append(f"v_is_k_prefix needs one scale, but k_scale is {case.k_scale} and v_scale {case.v_scale}")
+    if not 0 <= case.tile.start <= case.tile.end:
+        found.append(f"tile is [{case.tile.start}, {case.tile.end}), but should be an ascending range from 0")
+    states = len(case.states.partition) or 2
+    if any(not 0 <= empty < states for empty in case.states.empty):
+        found.append(f"states.empty is {list(case.states.empty)}, but there are {states} states")
+    if min(case.slots.holes, case.slots.tail_padding) < 0:
+        found.append(
+            f"slots has holes {case.slots.holes} and tail_padding {case.slots.tail_padding}: neither is negative"
+        )
+    if case.op == "step" and case.slots.holes:
+        found.append(f"slots.holes is {case.slots.holes}, but a step attends to every new token: it should be 0")
+    for name in ("k_scale", "v_scale"):
+        if not (getattr(case, name) > 0 and math.isfinite(getattr(case, name))):
+            found.append(f"{name} is {getattr(case, name)}, but should be a positive number")
+    scaled = (case.k_scale, case.v_scale, case.scale_granularity) != (1.0, 1.0, "tensor")
+    if scaled and case.cache_dtype not in FP8:
+        scales = f"k_scale {case.k_scale}, v_scale {case.v_scale} per {case.scale_granularity}"
+        found.append(f"a cache of {case.cache_dtype} has {scales}, but only FP8 is scaled: 1.0, 1.0 per tensor")
+    return found
+
+
 def _sharing_complaints(case: Case) -> list[str]:
     found = []
     seen: dict[int, Seq] = {}
@@ -206,10 +238,15 @@ def _sharing_complaints(case: Case) -> list[str]:
         owner = seen.get(seq.shares_prefix_with) if seq.shares_prefix_with is not None else None
         if seq.shared_blocks and owner is None:
             found.append(f"seqs[{i}] shares blocks with {seq.shares_prefix_with}, but no earlier sequence has that tag")
-        elif owner and seq.shared_blocks * case.block_size > min(seq.kv_len, owner.kv_len):
+        elif owner and seq.shared_blocks * case.block_size > min(_whole(case, seq), _whole(case, owner)):
             found.append(f"seqs[{i}].shared_blocks is {seq.shared_blocks}, but only whole common blocks can be shared")
         seen[seq.tag] = seq
     return found
+
+
+def _whole(case: Case, seq: Seq) -> int:
+    """Tokens of the sequence that are in the cache when the call begins: only those can be shared."""
+    return seq.kv_len - seq.query_len if case.op in ("cache_write", "step") else seq.kv_len
 
 
 def to_json(record: msgspec.Struct) -> str:
@@ -217,8 +254,18 @@ def to_json(record: msgspec.Struct) -> str:
     return _lines(_with_schema(record), indent=0) + "\n"
 
 
-def _with_schema(record: msgspec.Struct) -> dict[str, Any]:
+def without_defaults(record: msgspec.Struct) -> dict[str, Any]:
+    """The record in plain words; msgspec by itself keeps a default that is equal, but not the same object.
+
+    The sequences of a case stay: they are what a reader looks for.
+    """
+    plain = {field.name: field.default for field in msgspec.structs.fields(record)}
     fields: dict[str, Any] = msgspec.to_builtins(record)
+    return {name: value for name, value in fields.items() if name == "seqs" or getattr(record, name) != plain[name]}
+
+
+def _with_schema(record: msgspec.Struct) -> dict[str, Any]:
+    fields = without_defaults(record)
     for name in record.__struct_fields__:
         if isinstance(getattr(record, name), Case):
             fields[name] = _with_schema(getattr(record, name))
@@ -254,7 +301,7 @@ def decode(text: str | bytes, kind: type[T], where: str) -> T:
 
 def digest(case: Case) -> str:
     """Twelve hex digits that name the case's content."""
-    canonical = msgspec.json.encode(msgspec.to_builtins(case), order="deterministic")
+    canonical = msgspec.json.encode(without_defaults(case), order="deterministic")
     return hashlib.sha256(canonical).hexdigest()[:12]
 
 

@@ -7,10 +7,12 @@ import numpy as np
 
 from harness.bounds import Bound, exceeds, margin
 from harness.case import Case
-from harness.executors.base import BadAccess, Observed, Written
+from harness.executors.base import BadAccess, Observed, Written, bits
 from harness.inputs import Materials
+from harness.operations import gathered_tile
 from harness.results import Finding
 from harness.tensors import Array
+from harness.writes import CACHES
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,20 @@ def wrote_outside(run: Run) -> Iterator[Finding]:
 
 
 def changed_inputs(run: Run) -> Iterator[Finding]:
-    """Something that is only to be read was written."""
+    """Something that is only to be read was written, or a cache does not hold what it should."""
     for written in run.observed.changed:
+        if run.materials.stored is not None and written.tensor in CACHES:
+            yield _wrong_cache(written)
+            continue
         message = f"{written.tensor} is an input, but {tell_written(written)}"
         yield Finding(kind="inputs changed", detail=written.tensor, message=message)
+
+
+def _wrong_cache(written: Written) -> Finding:
+    place = list(written.index) if isinstance(written.index, tuple) else f"element {written.index}"
+    message = f"{written.tensor} {place} is {written.got:.6g}, but should be {written.was:.6g}"
+    more = f"; {written.count} elements differ" if written.count > 1 else ""
+    return Finding(kind="wrong cache", detail=written.tensor, message=message + more, accuses="the slot or the strides")
 
 
 def tell_written(written: Written) -> str:
@@ -169,6 +181,26 @@ def _dominating(bound: Bound, at: tuple[int, ...]) -> str:
     return f"which is {share:.0%} {name}"
 
 
+def inexact(run: Run) -> Iterator[Finding]:
+    """A gather copies, so every bit must be the cache's."""
+    out = run.observed.out
+    if run.case.op != "gather" or out is None:
+        return
+    wanted = gathered_tile(run.materials)
+    wrong = bits(out) != bits(wanted)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = ", ".join(f"{word} {i}" for word, i in zip(("sequence", "row", "head", "dim"), at, strict=True))
+        got, should = float(out[at]), float(wanted[at])
+        message = (
+            f"out[{place}] is {got:.6g}, but should be {should:.6g}; {int(wrong.sum())} of {wrong.size} elements differ"
+        )
+        kind = "accuracy" if np.isfinite(got) else "not finite"
+        suspect = _suspect(run.observed)
+        accuses, line = suspect.get("accuses", ""), suspect.get("line", "")
+        yield Finding(kind=kind, message=message, where=at, accuses=accuses, line=line)
+
+
 BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     raised,
     misshapen,
@@ -177,6 +209,7 @@ BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     changed_inputs,
     unwritten,
     inaccurate,
+    inexact,
 )
 
 

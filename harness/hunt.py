@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness.case import Case
+from harness.profiles import Profile
 from harness.results import Result
 from harness.shrink import shrink, size
-from harness.strategies import Profile, cases
+from harness.strategies import cases
 from harness.summary import Found
 from harness.traits import TRAITS, traits
 
@@ -174,8 +176,5 @@ def _fault_class(family: str) -> type[_Fault]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Hypothesis explains failures on its own; the campaign does the talking."""
-    import io
-    from contextlib import redirect_stdout
-
     with redirect_stdout(io.StringIO()):
         yield

@@ -9,7 +9,12 @@ import numpy as np
 from harness import values
 from harness.case import Case, Hints, Seq
 from harness.geometry import Geometry, lay_out
+from harness.states import partial_states
 from harness.tensors import DEAD, FENCE, LIVE, Array, Tensor, contiguous, dense, poison, random_poison, reserve, strided
+from harness.writes import WRITING, NewTokens, Stored, cached_len, new_tokens
+
+#: K and V of a token that is skipped: no poison of a cache, and exact in FP8 whatever the scale.
+SKIPPED = 24.0
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,9 @@ class Inputs:
 
     Shapes: q [tokens, num_q_heads, head_dim]; k_cache [num_blocks, block_size, num_kv_heads, head_dim]; v_cache with
     head_dim_v; block_tables [seqs, columns]; kv_lens [seqs]; query_starts [seqs + 1]; out [tokens, num_q_heads,
-    head_dim_v] or None (then the subject allocates); alibi_slopes and sinks [num_q_heads] or None.
+    head_dim_v] or None (then the subject allocates); alibi_slopes and sinks [num_q_heads] or None; k_scale and v_scale
+    [1 or num_kv_heads] of an FP8 cache, else None. For cache_write and step: k_new and v_new [rows, num_kv_heads, dim],
+    slot_mapping [rows]. For merge: state_outs [states, tokens, num_q_heads, head_dim_v], state_lses without the dim.
     """
 
     q: Any
@@ -30,6 +37,13 @@ class Inputs:
     out: Any
     alibi_slopes: Any
     sinks: Any
+    k_scale: Any
+    v_scale: Any
+    k_new: Any
+    v_new: Any
+    slot_mapping: Any
+    state_outs: Any
+    state_lses: Any
     scale: float
     causal: bool
     window: tuple[int, int]
@@ -37,6 +51,8 @@ class Inputs:
     want_lse: bool
     max_query_len: int
     max_kv_len: int
+    tile_start: int
+    tile_end: int
     hints: Hints
 
     def tensors(self) -> dict[str, Any]:
@@ -48,7 +64,10 @@ class Inputs:
         return replace(self, **{name: function(name, tensor) for name, tensor in self.tensors().items()})
 
 
-TENSOR_NAMES = ("q", "k_cache", "v_cache", "block_tables", "kv_lens", "query_starts", "out", "alibi_slopes", "sinks")
+TENSOR_NAMES = (
+    "q", "k_cache", "v_cache", "block_tables", "kv_lens", "query_starts", "out", "alibi_slopes", "sinks",
+    "k_scale", "v_scale", "k_new", "v_new", "slot_mapping", "state_outs", "state_lses",
+)  # fmt: skip
 SCALAR_NAMES = tuple(field.name for field in fields(Inputs) if field.name not in TENSOR_NAMES)
 
 
@@ -59,12 +78,16 @@ class Materials:
     case: Case
     geometry: Geometry
     inputs: Inputs
+    stored: Stored | None = None  # what a right call writes into the cache
 
 
 def materialise(case: Case) -> Materials:
     """Make every tensor of the case."""
     geometry = lay_out(case, _smallest_block_stride(case))
     k_cache, v_cache = _caches(case, geometry)
+    fresh = new_tokens(case, geometry) if case.op in WRITING else None
+    for cache in (k_cache, v_cache):
+        _await(cache, fresh.stored if fresh else None)
     inputs = Inputs(
         q=_queries(case),
         k_cache=k_cache,
@@ -80,21 +103,45 @@ def materialise(case: Case) -> Materials:
         window=case.window,
         softcap=case.softcap,
         want_lse=case.want_lse,
-        max_query_len=max(seq.query_len for seq in case.seqs),
+        **_scales(case),
+        **_fresh(case, fresh),
+        **_states(case),
+        max_query_len=max(seq.query_len for seq in case.seqs) + case.max_len_slack,
         max_kv_len=max(seq.kv_len for seq in case.seqs) + case.max_len_slack,
+        tile_start=case.tile.start,
+        tile_end=case.tile.end,
         hints=case.hints,
     )
-    return Materials(case, geometry, inputs)
+    return Materials(case, geometry, inputs, fresh.stored if fresh else None)
 
 
 def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
-    """q, K and V of one sequence as stored, in logical order: what the references read."""
+    """q, K and V of one sequence in logical order: what the references read. An FP8 cache comes dequantised."""
     case, seq = materials.case, materials.case.seqs[index]
     first = sum(s.query_len for s in case.seqs[:index])
     blocks, offsets = _slots(materials.geometry, case, index)
-    inputs = materials.inputs
-    q = inputs.q.view[first : first + seq.query_len]
-    return q, inputs.k_cache.view[blocks, offsets], inputs.v_cache.view[blocks, offsets]
+    q = materials.inputs.q.view[first : first + seq.query_len]
+    return q, _dequantised(materials, "k_cache", blocks, offsets), _dequantised(materials, "v_cache", blocks, offsets)
+
+
+def _dequantised(materials: Materials, name: str, blocks: Array, offsets: Array) -> Array:
+    cache: Tensor = getattr(materials.inputs, name)
+    data = cache.view[blocks, offsets]
+    if materials.stored is not None:
+        data = _overlaid(materials.stored, name, data, blocks, offsets)
+    if materials.inputs.k_scale is None:
+        return data
+    return data.astype(np.float64) * values.scales(materials.case)[name == "v_cache"][:, None]
+
+
+def _overlaid(stored: Stored, name: str, data: Array, blocks: Array, offsets: Array) -> Array:
+    """The tokens with those in their places that a right call has written."""
+    new = stored.k if name == "k_cache" else stored.v
+    places = {place: i for i, place in enumerate(zip(stored.blocks.tolist(), stored.offsets.tolist(), strict=True))}
+    for i, place in enumerate(zip(blocks.tolist(), offsets.tolist(), strict=True)):
+        if place in places:
+            data[i] = new[places[place]]
+    return data
 
 
 def _slots(geometry: Geometry, case: Case, index: int) -> tuple[Array, Array]:
@@ -143,6 +190,51 @@ def _output(case: Case) -> Tensor | None:
         return dense(shape, case.dtype)
     head = case.value_dim + 5
     return strided(shape, (case.num_q_heads * head + 3, head, 1), case.dtype)
+
+
+# --- what only some operations take ------------------------------------------------------------------------------
+
+
+def _scales(case: Case) -> dict[str, Tensor | None]:
+    if case.cache_dtype not in ("e4m3", "e5m2"):
+        return {"k_scale": None, "v_scale": None}
+    size = case.num_kv_heads if case.scale_granularity == "head" else 1
+    k_scales, v_scales = values.scales(case)
+    return {"k_scale": _vector(k_scales[:size], "float32"), "v_scale": _vector(v_scales[:size], "float32")}
+
+
+def _fresh(case: Case, fresh: NewTokens | None) -> dict[str, Tensor | None]:
+    if fresh is None:
+        return {"k_new": None, "v_new": None, "slot_mapping": None}
+    return {
+        "k_new": _dense_tokens(case, fresh.k, fresh.slots),
+        "v_new": _dense_tokens(case, fresh.v, fresh.slots),
+        "slot_mapping": _vector(fresh.slots, case.table_dtype),
+    }
+
+
+def _dense_tokens(case: Case, data: Array, slots: Array) -> Tensor:
+    """New K or V as a slice of a fused projection where q is one; a skipped token's row is dead.
+
+    What is dead there must be seen where it is written, so it is unlike what a dead slot of the cache holds.
+    """
+    heads, dim = data.shape[1:]
+    row = heads * dim if case.q_layout == "contiguous" else (case.num_q_heads + 2 * heads) * dim + 1
+    tensor = strided(data.shape, (row, dim, 1), case.dtype)
+    tensor.view[...] = values.cast(data, case.dtype)
+    tensor.view[slots < 0] = SKIPPED
+    tensor.state[slots >= 0] = LIVE
+    return tensor
+
+
+def _states(case: Case) -> dict[str, Tensor | None]:
+    if case.op != "merge":
+        return {"state_outs": None, "state_lses": None}
+    outs, lses = partial_states(case)
+    tensor = dense(outs.shape, case.dtype)
+    tensor.view[...] = values.cast(outs, case.dtype)
+    tensor.state[~np.isnan(outs)] = LIVE
+    return {"state_outs": tensor, "state_lses": _vector(lses, "float32")}
 
 
 # --- the block table ---------------------------------------------------------------------------------------------
@@ -221,11 +313,21 @@ def _joint_caches(case: Case, num_blocks: int) -> tuple[Tensor, Tensor]:
 
 def _fill(case: Case, geometry: Geometry, cache: Tensor, dead: str, live: Callable[[Case, Seq], Array]) -> None:
     spare = np.setdiff1d(np.arange(geometry.num_blocks), geometry.used) if not cache.storage.sparse else ()
+    scales = values.scales(case)[live is values.values]
     _poison_blocks(case, cache, geometry.used, dead)
     _poison_blocks(case, cache, np.asarray(spare, dtype=np.int64), case.spare_poison)
     for index, seq in enumerate(case.seqs):
-        if seq.kv_len:
-            _write(cache, _slots(geometry, case, index), values.cast(live(case, seq), case.cache_dtype))
+        there = cached_len(case, seq)
+        if there:
+            blocks, offsets = _slots(geometry, case, index)
+            data = values.encode(live(case, seq)[:there], scales, case.cache_dtype)
+            _write(cache, (blocks[:there], offsets[:there]), data)
+
+
+def _await(cache: Tensor, stored: Stored | None) -> None:
+    """What a right call writes may be read afterwards."""
+    if stored is not None:
+        cache.state[stored.blocks, stored.offsets] = LIVE
 
 
 def _poison_blocks(case: Case, cache: Tensor, blocks: Array, kind: str) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from harness.arithmetic import Arithmetic
-from harness.bounds import Bound, attention_bound, exceeds
+from harness.bounds import Bound, attention_bound, exceeds, state_bound
 from harness.case import to_json
 from harness.folders import load
 from harness.inputs import Materials, gathered
 from harness.platforms import Platform, platform
 from harness.tensors import Array
+
+#: Any scale other than 1 tells the bound that the kernel multiplies by one, as it may do by 1 itself.
+DEQUANTISED = 2.0
 
 
 def features(materials: Materials) -> dict[str, Any]:
@@ -30,12 +33,21 @@ def features(materials: Materials) -> dict[str, Any]:
 
 def judge(materials: Materials, arithmetic: Arithmetic, where: Platform, out_dtype: str = "") -> Bound:
     """Truth and bound of the whole batch: out [tokens, heads, dim], lse [tokens, heads]; out in q's type by default."""
-    wanted = features(materials) | {"out_dtype": out_dtype or materials.case.dtype}
+    if materials.case.op == "merge":
+        return _judge_merge(materials, where)
+    wanted = features(materials) | {"out_dtype": out_dtype or materials.case.dtype} | _scales(materials)
     parts = [
         attention_bound(*gathered(materials, i), **wanted, arithmetic=arithmetic, platform=where)
         for i in range(len(materials.case.seqs))
     ]
     return _batched(parts)
+
+
+def _scales(materials: Materials) -> dict[str, Any]:
+    """The bound only has to know that there are scales; K and V come dequantised."""
+    if materials.inputs.k_scale is None:
+        return {}
+    return {"k_scale": DEQUANTISED, "v_scale": DEQUANTISED}
 
 
 def _batched(parts: list[Bound]) -> Bound:
@@ -45,6 +57,12 @@ def _batched(parts: list[Bound]) -> Bound:
     fields = {name: join(attrgetter(name)) for name in ("truth", "out", "truth_lse", "lse")}
     terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in parts[0].terms}
     return Bound(**fields, terms=terms)
+
+
+def _judge_merge(materials: Materials, where: Platform) -> Bound:
+    """The merge of the states as they are stored."""
+    outs, lses = materials.inputs.state_outs.view, materials.inputs.state_lses.view
+    return state_bound(outs, lses, arithmetic=Arithmetic(divisions=2), platform=where, out_dtype=materials.case.dtype)
 
 
 def disagreement(materials: Materials) -> str | None:

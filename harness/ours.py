@@ -1,31 +1,100 @@
 """Our own kernels as subjects."""
 
+from functools import partial
 from typing import Any
 
 from harness.folders import load
 from harness.subjects import subject
 
-_decode = load("kernels", "decode")
+_kernels = partial(load, "kernels")
+_decode = _kernels("decode")
+_split_decode = _kernels("split_decode")
+_extend = _kernels("extend")
+_cache_write = _kernels("cache_write")
+_gather = _kernels("gather")
+_merge = _kernels("merge")
+
+_ATTENTION: dict[str, Any] = {
+    "window": True,
+    "softcap": True,
+    "alibi": True,
+    "sinks": True,
+    "lse": True,
+    "out": True,
+    "non_causal": True,
+    "head_dim_v": True,
+    "mla": True,
+    "kv_dtypes": ("same", "e4m3", "e5m2"),
+}
 
 
-@subject(op="decode", window=True, softcap=True, alibi=True, sinks=True, lse=True, out=True, non_causal=True)
+def _features(inputs: Any) -> dict[str, Any]:
+    names = ("scale", "window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
+    return {name: getattr(inputs, name) for name in names} | {"return_lse": inputs.want_lse}
+
+
+def _paged(inputs: Any) -> tuple[Any, ...]:
+    return inputs.q, inputs.k_cache, inputs.v_cache, inputs.block_tables
+
+
+@subject(op="decode", **_ATTENTION)
 def decode(inputs: Any) -> Any:
     """The textbook kernel of `kernels/decode.py`."""
-    return _decode.paged_decode(
-        inputs.q,
-        inputs.k_cache,
-        inputs.v_cache,
-        inputs.block_tables,
-        inputs.kv_lens,
-        scale=inputs.scale,
-        window=inputs.window,
-        causal=inputs.causal,
-        softcap=inputs.softcap,
-        alibi_slopes=inputs.alibi_slopes,
-        sinks=inputs.sinks,
-        out=inputs.out,
-        return_lse=inputs.want_lse,
+    return _decode.paged_decode(*_paged(inputs), inputs.kv_lens, **_features(inputs))
+
+
+@subject(op="decode", splits=True, **_ATTENTION)
+def split_decode(inputs: Any) -> Any:
+    """`kernels/split_decode.py`: programs share the keys of a sequence, a second kernel merges."""
+    splits = inputs.hints.num_splits or 4
+    return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, num_splits=splits, **_features(inputs))
+
+
+@subject(op="extend", **_ATTENTION)
+def extend(inputs: Any) -> Any:
+    """`kernels/extend.py`: prefill, chunks, a prefix in the cache, verification."""
+    starts = inputs.query_starts
+    return _extend.paged_extend(
+        *_paged(inputs), starts, inputs.kv_lens, max_query_len=inputs.max_query_len, **_features(inputs)
     )
 
 
+@subject(op="cache_write", mla=True, head_dim_v=True, kv_dtypes=("same", "e4m3", "e5m2"))
+def cache_write(inputs: Any) -> None:
+    """`kernels/cache_write.py`; V is not written apart where it is a prefix of K."""
+    apart = inputs.v_cache.untyped_storage().data_ptr() != inputs.k_cache.untyped_storage().data_ptr()
+    whole = apart or inputs.v_cache.data_ptr() != inputs.k_cache.data_ptr()
+    _cache_write.paged_cache_write(
+        inputs.k_new,
+        inputs.v_new if whole else None,
+        inputs.k_cache,
+        inputs.v_cache if whole else None,
+        inputs.slot_mapping,
+        k_scale=inputs.k_scale,
+        v_scale=inputs.v_scale if whole else None,
+    )
+
+
+@subject(op="step", **_ATTENTION)
+def step(inputs: Any) -> Any:
+    """A server's step: the new tokens go into the cache, then their queries attend."""
+    cache_write(inputs)
+    return extend(inputs)
+
+
+@subject(op="gather", kv_dtypes=("same", "e4m3", "e5m2"))
+def gather(inputs: Any) -> Any:
+    """`kernels/gather.py`: the tile loader by itself."""
+    return _gather.paged_gather(inputs.k_cache, inputs.block_tables, inputs.kv_lens, inputs.tile_start, inputs.tile_end)
+
+
+@subject(op="merge", lse=True, out=True, head_dim_v=True)
+def merge(inputs: Any) -> Any:
+    """`kernels/merge.py`: any number of states, some of them empty."""
+    return _merge.merge_states(inputs.state_outs, inputs.state_lses, out=inputs.out)
+
+
 decode.validate = _decode.validate  # type: ignore[attr-defined]
+split_decode.validate = _split_decode.validate  # type: ignore[attr-defined]
+extend.validate = _extend.validate  # type: ignore[attr-defined]
+cache_write.validate = _cache_write.validate  # type: ignore[attr-defined]

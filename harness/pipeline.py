@@ -1,7 +1,7 @@
 """`run_case`: one case, one subject, one executor, one result. Everything else is a loop round it."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,8 +16,9 @@ from harness.checks import Run, base_findings, worst_margin
 from harness.executors import Executor, Observed, executor
 from harness.inputs import Materials, materialise
 from harness.judge import judge
+from harness.operations import ATTENTION
 from harness.platforms import platform
-from harness.reading import Reading, read
+from harness.reading import Reading, attending, read
 from harness.relations import Relation
 from harness.results import RETIRE_NOTE, Finding, Result
 from harness.subjects import Subject, load
@@ -48,7 +49,19 @@ def arithmetic_of(case: dict[str, Any], subject: str) -> dict[str, Any]:
     drawn = msgspec.convert(case, Case)
     tested = load(subject, drawn.op)
     observed = the_executor("gridsim").observe(tested, materialise(drawn))
-    return asdict(read(observed.ttir, tested.declaration.arithmetic, drawn.dtype, drawn.block_size).arithmetic)
+    return asdict(_read(drawn, tested, observed).arithmetic)
+
+
+def _read(case: Case, subject: Subject, observed: Observed) -> Reading:
+    """How the subject's kernels round; what copies or merges does so in one known way."""
+    if case.op not in ATTENTION:
+        return Reading(Arithmetic(divisions=2))
+    declared = subject.declaration
+    reading = read(attending(observed.ttir), declared.arithmetic, case.dtype, case.block_size)
+    splits = case.hints.num_splits
+    if not (declared.splits and 0 < splits < reading.arithmetic.max_splits):
+        return reading
+    return replace(reading, arithmetic=replace(reading.arithmetic, max_splits=splits))
 
 
 def _timed(result: Result, seconds: float) -> Result:
@@ -83,7 +96,7 @@ class Session:
         observed = self.observe(materials)
         if reason := _no_verdict(observed):
             return self.declined(reason)
-        reading = read(observed.ttir, self.subject.declaration.arithmetic, self.case.dtype, self.case.block_size)
+        reading = _read(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic))
         findings = base_findings(run)
         if observed.out is not None:
@@ -99,7 +112,9 @@ class Session:
         return observed
 
     def _bound(self, materials: Materials, observed: Observed, arithmetic: Arithmetic) -> Bound | None:
-        return None if observed.out is None else judge(materials, arithmetic, platform(self.where.platform))
+        if observed.out is None or self.case.op == "gather":
+            return None
+        return judge(materials, arithmetic, platform(self.where.platform))
 
     def compared(self, first: Observed, bound: Bound | None) -> list[Finding]:
         """The relations of the base set; what the access log already proves is not launched again.
@@ -139,6 +154,7 @@ class Session:
 
     def _result(self, run: Run, findings: list[Finding], reading: Reading) -> Result:
         asks = bool(findings) or self.thorough or self._sampled(0)
+        asks = asks and self.case.op in ATTENTION
         testimonies = witnesses.hear(run.materials, self.where.platform) if asks else ()
         worst, term = worst_margin(run)
         return Result(

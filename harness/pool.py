@@ -4,22 +4,18 @@ import contextlib
 import fcntl
 import itertools
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from harness.case import Case
 from harness.folders import PACKAGE
+from harness.postmortem import Ending, finding_of, status_name
 from harness.results import Finding, Result
 from harness.subjects import Declaration, WrongUse
 
@@ -31,18 +27,6 @@ START_SECONDS = 300.0
 GRACE = 2.0
 #: Bytes at the end of a log in which the last words are looked for.
 TAIL = 20_000
-
-#: Lines worth quoting wherever they stand in the log; without any, the last line is.
-TELLING = re.compile(
-    r"illegal memory access|CUDA error|device-side assert|Memory access fault by GPU|HSA_STATUS_ERROR"
-    r"|Assertion .* failed|LLVM ERROR|terminate called|what\(\):|double free|corrupted|free\(\): invalid"
-)
-#: What faulthandler writes.
-FATAL = re.compile(r"^(Fatal Python error|Stack \(most recent|Current thread|Thread 0x).*", re.MULTILINE | re.DOTALL)
-STACK = re.compile(r'most recent call first\):\n((?:  File ".*\n)+)')
-FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
-#: Where a frame tells a kernel's author little.
-LIBRARIES = ("<frozen ", str(PACKAGE), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 class HarnessFault(Exception):
@@ -137,7 +121,7 @@ class Worker:
         except OSError as error:
             seconds, hung = time.monotonic() - began, isinstance(error, TimeoutError)
             ending = self._replace(grace=0.0 if hung else GRACE, ask_where=hung)
-            raise Died(_finding(ending, seconds, limit)) from None
+            raise Died(finding_of(ending, seconds, limit)) from None
         except BaseException:  # Ctrl-C: the answer on its way would be taken for the next request's
             self._replace()
             raise
@@ -155,9 +139,9 @@ class Worker:
             self._child.greet()
         except OSError:
             ending = self._replace(GRACE)
-            raise HarnessFault(f"a worker for {self.executor} did not start. {_finding(ending).message}") from None
+            raise HarnessFault(f"a worker for {self.executor} did not start. {finding_of(ending).message}") from None
 
-    def _replace(self, grace: float = 0.0, ask_where: bool = False) -> "_Ending":
+    def _replace(self, grace: float = 0.0, ask_where: bool = False) -> "Ending":
         """Let the spare take over, and bury the worker."""
         dead, self._child = self._child, self._spare
         self.restarts += 1
@@ -169,7 +153,7 @@ class Worker:
         finally:
             printed = dead.printed()
             dead.close()
-        return _Ending(killed, status, printed)
+        return Ending(killed, status, printed)
 
     def _start_again(self) -> Exception:
         code, words = self._server.post_mortem()
@@ -178,16 +162,7 @@ class Worker:
             self._start()
             return WrongUse(words.splitlines()[-1].partition("error: ")[2])
         self._start()
-        return HarnessFault(f"the forkserver for {self.executor} ended with {_status_name(code)}: {words}")
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """How a worker ended: killed by us or not, its wait status, and the end of its log."""
-
-    killed: bool
-    status: int
-    log: str
+        return HarnessFault(f"the forkserver for {self.executor} ended with {status_name(code)}: {words}")
 
 
 class _Child:
@@ -303,44 +278,3 @@ class _Forkserver:
             self._process.kill()
             self._process.wait()
         self._log.close()
-
-
-def _finding(ending: _Ending, seconds: float = 0.0, limit: float = 0.0) -> Finding:
-    frame = _frame(ending.log)
-    if ending.killed:
-        where = f" It was in {frame}." if frame else ""
-        return Finding(kind="hang", message=f"No answer for {seconds:.1f} s; the limit was {limit:g} s.{where}")
-    code = os.waitstatus_to_exitcode(ending.status)
-    message = f"The worker ended with {_status_name(code)} before it answered"
-    if code == -signal.SIGKILL:
-        message += ": killed from outside, most likely for want of memory"
-    message += f", in {frame}" if frame else ""
-    words = _last_words(ending.log)
-    return Finding(kind="crash", detail=_status_name(code), message=f"{message}. {words}".strip())
-
-
-def _status_name(code: int) -> str:
-    if code >= 0:
-        return f"exit {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
-
-
-def _frame(log: str) -> str:
-    """The innermost frame that is not a library's, of the stack that faulthandler wrote last."""
-    stacks = STACK.findall(log)
-    frames = FRAME.findall(stacks[-1]) if stacks else []
-    own = [frame for frame in frames if not frame[0].startswith(LIBRARIES)] or frames
-    if not own:
-        return ""
-    path, line, function = own[0]
-    return f"{function} at {os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path}:{line}"
-
-
-def _last_words(log: str) -> str:
-    lines = [line.strip() for line in FATAL.sub("", log).splitlines() if line.strip()]
-    telling = [line for line in lines if TELLING.search(line)]
-    chosen = telling[:1] or lines[-1:]
-    return f"It had written: {chosen[0][:200]}" if chosen else ""

@@ -54,6 +54,12 @@ def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, blo
     return Reading(_declared(seen, declared), tuple(dict.fromkeys(notes)))
 
 
+def attending(ttir: tuple[str, ...]) -> tuple[str, ...]:
+    """The kernels that sum or exponentiate, if any: one that only fills the cache has no part in the attention."""
+    found = tuple(text for text in ttir if _Kernel(parse_cached(text)).computes())
+    return found or ttir
+
+
 def _declared(arithmetic: Arithmetic, declared: dict[str, Any] | None) -> Arithmetic:
     known = Arithmetic.__dataclass_fields__
     for name, value in (declared or {}).items():
@@ -152,6 +158,10 @@ class _Kernel:
         """The least precise type that something computed is rounded to before it is stored."""
         values = [op.operands[1] for op in self.ops if op.name == "tt.store"]
         return _least([self._type(value) for value in values if self._has(value, _ROUNDS)])
+
+    def computes(self) -> bool:
+        """Whether it sums, multiplies matrices or exponentiates."""
+        return bool(self.sums or self.dots or any(op.name in _EXPONENTIALS for op in self.ops))
 
     def notes(self) -> Iterator[str]:
         """What costs accuracy, with the line where it happens."""

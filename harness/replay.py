@@ -21,7 +21,7 @@ from harness.commands import (
 from harness.corpus import Corpus, Entry, read
 from harness.pool import Worker
 from harness.results import Result
-from harness.subjects import SUBJECTS, WrongUse, declines, same
+from harness.subjects import SUBJECTS, WrongUse, declines, operation, same
 from harness.summary import Found
 
 #: A case counts as fixed after so many clean runs, and as flaky when they disagree.
@@ -76,9 +76,10 @@ def main(paths: tuple[str, ...], corpus: Path, as_json: bool, **options: Any) ->
 
 
 def _default(entry: Entry, asked_for: bool) -> tuple[str, ...]:
-    """A case that was asked for is run on the subject that it was found with, when that is there; else our own."""
+    """A case that was asked for is run on the subject it was found with, when that is there; else on ours."""
     is_there = Path(entry.subject.rpartition(":")[0]).is_file()
-    return (entry.subject,) if asked_for and is_there else tuple(SUBJECTS)
+    ours = tuple(name for name in SUBJECTS if operation(name) == entry.case.op)
+    return (entry.subject,) if asked_for and is_there else ours
 
 
 def exit_code(verdicts: list[Verdict]) -> int:

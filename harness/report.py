@@ -3,8 +3,9 @@
 import shlex
 from collections.abc import Iterator
 
+from harness import coverage
 from harness.case import Case
-from harness.strategies import FEATURES
+from harness.profiles import FEATURES
 from harness.summary import Found, Summary
 from harness.traits import BY_NAME, RUNGS, rung
 
@@ -20,6 +21,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     yield from witness_lines(summary)
     for subject in summary.subjects:
         yield from ladder_lines(summary, subject)
+    yield from drawn_lines(summary)
     for number, found in enumerate(summary.findings, 1):
         yield ""
         yield from finding_lines(found, number)
@@ -46,6 +48,13 @@ def witness_lines(summary: Summary) -> Iterator[str]:
     for name, heard in summary.witnesses.items():
         said = sorted(heard.items(), key=lambda item: -item[1])
         yield f"witness {name}: {'; '.join(words if len(heard) == 1 else f'{words} {n}' for words, n in said)}"
+
+
+def drawn_lines(summary: Summary) -> Iterator[str]:
+    """What was drawn, field by field, with 0 for what was not."""
+    if summary.drawn:
+        yield "judged cases by what was drawn:"
+    yield from (f"  {line}" for line in coverage.lines(summary.drawn))
 
 
 def declined_lines(summary: Summary) -> Iterator[str]:
@@ -93,7 +102,7 @@ def _rung(passed: int, step: int, found: list[Found], summary: Summary, subject:
         return f"{passed} right, {limits} {'limit' if limits == 1 else 'limits'} found"
     if passed:
         return f"{passed} right"
-    undeclared = step == 6 and set(FEATURES) <= set(summary.not_drawn.get(subject, ()))
+    undeclared = step == 6 and set(FEATURES[:7]) <= set(summary.not_drawn.get(subject, ()))
     return "no feature is declared" if undeclared else "not reached"
 
 

@@ -6,7 +6,7 @@ from harness.case import Case, Record
 VALUE_KINDS = frozenset(
     {"accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape"}
 )
-WRITE_KINDS = frozenset({"wrote outside", "inputs changed", "bad write"})
+WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write"})
 
 #: The order in which a result's findings are told: the first is the headline.
 SEVERITY = (
@@ -17,6 +17,7 @@ SEVERITY = (
     "bad write",
     "wrote outside",
     "inputs changed",
+    "wrong cache",
     "bad read",
     "unwritten output",
     "accuracy",

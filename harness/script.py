@@ -15,14 +15,18 @@ from harness.corpus import Entry
 from harness.folders import folder
 from harness.inputs import SCALAR_NAMES, TENSOR_NAMES, Materials, materialise
 from harness.judge import judge
+from harness.operations import gathered_tile
 from harness.platforms import platform
 from harness.pool import Died, Worker
 from harness.report import in_words
-from harness.subjects import SUBJECTS, WrongUse
+from harness.subjects import WrongUse, operation
 from harness.tensors import OUT_OF_REACH, Array, Storage, Tensor
 
 #: Storage above this many bytes is described, not embedded.
 EMBED_BYTES = 2**24
+
+#: What torch calls the types of an FP8 cache.
+FP8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 #: Seconds that the kernel gets to show its IR.
 RUN_SECONDS = 30.0
@@ -37,6 +41,7 @@ Needs torch and triton only. Runs on a GPU. Written by Kvetch.
 
 import base64
 import importlib.util
+import os
 import sys
 import types
 import zlib
@@ -71,17 +76,18 @@ EXPECTED = {{
 }}
 
 
-def load():
+def load(path=KERNEL, function=FUNCTION):
     """The kernel's function; a file that declares itself to Kvetch loads without it too."""
     if "harness" not in sys.modules and importlib.util.find_spec("harness") is None:
         shim = types.ModuleType("harness")
         shim.subject = lambda **declared: lambda function: function
         shim.check = shim.replay = lambda *arguments, **options: None
         sys.modules["harness"] = shim
-    spec = importlib.util.spec_from_file_location("kernel_under_test", KERNEL)
+    sys.path.insert(0, os.path.dirname(path))  # a kernel may import what lies beside it
+    spec = importlib.util.spec_from_file_location("kernel_under_test", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, FUNCTION)
+    return getattr(module, function)
 
 
 def count_wrong(name, got, expected, bound):
@@ -103,23 +109,53 @@ if inputs.out is not None:
 sys.exit(any([count_wrong(name, got, *EXPECTED[name]) for name, got in zip(EXPECTED, outputs)]))
 '''
 
-OURS = """\
+ATTENTION = """\
 returned = load()(
-    inputs.q, inputs.k_cache, inputs.v_cache, inputs.block_tables, inputs.kv_lens,
+    inputs.q, inputs.k_cache, inputs.v_cache, inputs.block_tables, {lens}
     scale=inputs.scale, window=inputs.window, causal=inputs.causal, softcap=inputs.softcap,
-    alibi_slopes=inputs.alibi_slopes, sinks=inputs.sinks, out=inputs.out, return_lse=inputs.want_lse,
+    alibi_slopes=inputs.alibi_slopes, sinks=inputs.sinks, k_scale=inputs.k_scale, v_scale=inputs.v_scale,
+    out=inputs.out, return_lse=inputs.want_lse,
 )"""
+EXTEND = ATTENTION.format(lens="inputs.query_starts, inputs.kv_lens, max_query_len=inputs.max_query_len,")
+WRITE = """\
+whole = inputs.v_cache.data_ptr() != inputs.k_cache.data_ptr()  # else V is a prefix of K
+load(os.path.join(os.path.dirname(KERNEL), "cache_write.py"), "paged_cache_write")(
+    inputs.k_new, inputs.v_new if whole else None, inputs.k_cache, inputs.v_cache if whole else None,
+    inputs.slot_mapping, k_scale=inputs.k_scale, v_scale=inputs.v_scale if whole else None,
+)
+"""
+#: Our own subjects: the kernel's file, its function, and how it is called.
+OURS = {
+    "ours.decode": ("decode.py", "paged_decode", ATTENTION.format(lens="inputs.kv_lens,")),
+    "ours.split_decode": (
+        "split_decode.py",
+        "paged_split_decode",
+        ATTENTION.format(lens="inputs.kv_lens, num_splits=inputs.hints.num_splits or 4,"),
+    ),
+    "ours.extend": ("extend.py", "paged_extend", EXTEND),
+    "ours.step": ("extend.py", "paged_extend", WRITE + EXTEND),
+    "ours.gather": (
+        "gather.py",
+        "paged_gather",
+        "returned = load()(inputs.k_cache, inputs.block_tables, inputs.kv_lens, inputs.tile_start, inputs.tile_end)",
+    ),
+    "ours.merge": (
+        "merge.py",
+        "merge_states",
+        "returned = load()(inputs.state_outs, inputs.state_lses, out=inputs.out)",
+    ),
+}
 
 
 def script(entry: Entry, subject: str | None) -> str:
     """The text of the reproduction; raises WrongUse where no subject is known."""
     name = subject or entry.subject
-    kernel, function, call = _kernel(name)
+    if entry.case.op == "cache_write":
+        raise WrongUse("a script judges an output, but cache_write has none: use python -m harness.replay")
+    kernel, function, call = _kernel(name, entry.case.op)
     materials = materialise(entry.case)
-    bound = judge(materials, _arithmetic(entry.case, name), platform("sm90"))
     writer = _Writer(materials)
-    expected = {"out": (bound.truth, bound.out)}
-    expected |= {"lse": (bound.truth_lse, bound.lse)} if entry.case.want_lse else {}
+    expected = _expected(materials, name)
     constants = [
         f'    "{name}": (view({writer.constant(truth)}), view({writer.constant(within)})),'
         for name, (truth, within) in expected.items()
@@ -137,9 +173,23 @@ def script(entry: Entry, subject: str | None) -> str:
     )
 
 
-def _kernel(name: str) -> tuple[str, str, str]:
-    if name in SUBJECTS:
-        return str(folder("kernels") / "decode.py"), "paged_decode", OURS
+def _expected(materials: Materials, subject: str) -> dict[str, tuple[Array, Array]]:
+    """What should come out, and how far from it each element may be; a gather is exact."""
+    case = materials.case
+    if case.op == "gather":
+        tile = gathered_tile(materials).astype(np.float64)
+        return {"out": (tile, np.zeros(tile.shape))}
+    bound = judge(materials, _arithmetic(case, subject), platform("sm90"))
+    outputs = {"out": (bound.truth, bound.out)}
+    return outputs | ({"lse": (bound.truth_lse, bound.lse)} if case.want_lse else {})
+
+
+def _kernel(name: str, op: str) -> tuple[str, str, str]:
+    if name in OURS:
+        if op != operation(name):
+            raise WrongUse(f"subject is {name!r}, but the case is for {op}: give --subject")
+        file, called, call = OURS[name]
+        return str(folder("kernels") / file), called, call
     path, colon, function = name.rpartition(":")
     if not colon:
         raise WrongUse(f"subject is {name!r}, but a script needs one of ours or FILE.py:FUNCTION: give --subject")
@@ -188,7 +238,7 @@ class _Writer:
         return f"view({self._names[key]}, {tensor.shape}, {tensor.strides}, {tensor.offset})"
 
     def _storage(self, storage: Storage) -> str:
-        dtype = f"torch.{storage.dtype}"
+        dtype = f"torch.{FP8.get(storage.dtype, storage.dtype)}"
         if not storage.sparse:
             return self._add(dtype, len(storage.data), [(0, storage.data)])
         return self._add(dtype, len(storage.data), list(self._used_pieces(storage)))

@@ -5,17 +5,18 @@ from typing import Any
 
 import msgspec
 
-from harness.case import Case, InvalidCase, Seq, replace
-from harness.strategies import BLOCK_SIZES, HEAD_DIMS, HEADS
-from harness.traits import TRAITS, traits
+from harness.case import Case, InvalidCase, States, Tile, replace, without_defaults
+from harness.profiles import BLOCK_SIZES, HEAD_DIMS, HEADS
+from harness.traits import TRAITS, resized, traits
 
 Fails = Callable[[Case], bool]
 
 
 def size(case: Case) -> tuple[Any, ...]:
     """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
-    tokens = sum(seq.kv_len for seq in case.seqs)
-    written = len(msgspec.json.encode(case))
+    tokens = sum(seq.kv_len + seq.query_len for seq in case.seqs) + case.tile.end + case.tile.start
+    tokens += case.slots.holes + case.slots.tail_padding
+    written = len(msgspec.json.encode(without_defaults(case)))
     features = sum(trait.has(case) for trait in FEATURES)
     plain = (len(traits(case)), written, case.data_seed, case.geometry_seed)
     return (len(case.seqs), case.num_q_heads, features, tokens, case.head_dim, abs(case.block_size - 16), *plain)
@@ -73,7 +74,7 @@ def _without_features(case: Case) -> Iterator[Case]:
     """With more tokens instead: one key alone hides what a feature such as the lse shows."""
     for trait in FEATURES:
         if trait.has(case):
-            seqs = tuple(Seq(kv_len=max(seq.kv_len, case.block_size + 1), tag=seq.tag) for seq in case.seqs)
+            seqs = tuple(resized(seq, max(seq.kv_len, case.block_size + 1)) for seq in case.seqs)
             yield replace(trait.without(case), seqs=seqs)
 
 
@@ -85,6 +86,8 @@ def _fewer_heads(case: Case) -> Iterator[Case]:
 def _plainer_sizes(case: Case) -> Iterator[Case]:
     for head_dim in HEAD_DIMS:
         yield from _legal(case, head_dim=head_dim)
+        if case.head_dim_v is not None:  # what shows where the two differ goes on to differ
+            yield from _legal(case, head_dim=head_dim, head_dim_v=2 * head_dim)
     for block_size in BLOCK_SIZES:
         yield from _legal(case, block_size=block_size)
 
@@ -94,13 +97,53 @@ def _shorter(case: Case) -> Iterator[Case]:
     for i, seq in enumerate(case.seqs):
         for kv_len in dict.fromkeys((1, seq.kv_len // 2, seq.kv_len - case.block_size, seq.kv_len - 1)):
             if 0 < kv_len < seq.kv_len:
-                shorter = Seq(kv_len=kv_len, tag=seq.tag)
+                shorter = resized(seq, kv_len)
                 yield from _legal(case, seqs=(*case.seqs[:i], shorter, *case.seqs[i + 1 :]))
+
+
+def _fewer_queries(case: Case) -> Iterator[Case]:
+    """Each query_len to 1, to half, and one less."""
+    for i, seq in enumerate(case.seqs):
+        for query_len in dict.fromkeys((1, seq.query_len // 2, seq.query_len - 1)):
+            if 0 < query_len < seq.query_len:
+                fewer = msgspec.structs.replace(seq, query_len=query_len)
+                yield from _legal(case, seqs=(*case.seqs[:i], fewer, *case.seqs[i + 1 :]))
+
+
+def _smaller_tile(case: Case) -> Iterator[Case]:
+    start, end = case.tile.start, case.tile.end
+    for first, last in (
+        (0, end),
+        (start, start + 1),
+        (start, (start + end) // 2),
+        (start, end - 1),
+        (start - 1, end - 1),
+    ):
+        if 0 <= first < last:
+            yield from _legal(case, tile=Tile(start=first, end=last))
+
+
+def _fewer_skipped(case: Case) -> Iterator[Case]:
+    """One hole, then one row of padding less."""
+    for name in ("holes", "tail_padding"):
+        slots = msgspec.structs.replace(case.slots, **{name: getattr(case.slots, name) - 1})
+        yield from _legal(case, slots=slots)
+
+
+def _fewer_states(case: Case) -> Iterator[Case]:
+    """One state less, one empty one less, plain shares."""
+    partition, empty = case.states.partition, case.states.empty
+    for i in range(len(partition)):
+        kept = tuple(e - (e > i) for e in empty if e != i)
+        yield from _legal(case, states=States(partition=partition[:i] + partition[i + 1 :], empty=kept))
+    for e in empty:
+        yield from _legal(case, states=States(partition=partition, empty=tuple(x for x in empty if x != e)))
+    yield from _legal(case, states=States(partition=(1,) * len(partition), empty=empty))
 
 
 def _plainer_tags(case: Case) -> Iterator[Case]:
     if not any(seq.shared_blocks for seq in case.seqs):
-        yield replace(case, seqs=tuple(Seq(kv_len=seq.kv_len, tag=i) for i, seq in enumerate(case.seqs)))
+        yield replace(case, seqs=tuple(msgspec.structs.replace(seq, tag=i) for i, seq in enumerate(case.seqs)))
 
 
 def _defaults(case: Case) -> Iterator[Case]:
@@ -113,6 +156,12 @@ def _defaults(case: Case) -> Iterator[Case]:
             yield replace(case, data_seed=data_seed)
 
 
+def _one_layout(case: Case) -> Iterator[Case]:
+    """V laid out as K is and K plain as V was: that needs only one of the two named."""
+    if case.v_layout == "nhd":
+        yield from _legal(case, layout="nhd", v_layout=case.layout)
+
+
 PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _bare,
     _without_sequences,
@@ -120,7 +169,12 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _without_features,
     _fewer_heads,
     _shorter,
+    _fewer_queries,
+    _smaller_tile,
+    _fewer_skipped,
+    _fewer_states,
     _plainer_sizes,
     _plainer_tags,
     _defaults,
+    _one_layout,
 )

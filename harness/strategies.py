@@ -1,203 +1,107 @@
-"""Drawing profiles and the Hypothesis strategy that draws a case from one: small, hostile, simplest first."""
+"""The Hypothesis strategies that draw a case from a profile: small, hostile, simplest first."""
 
-import random
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
-from harness.case import Case, Float, Record, Seq
-from harness.subjects import Declaration
-from harness.traits import BY_NAME, rung, traits
+from harness.case import Case, Hints, Op, Seq, Slots, States, Tile
+from harness.profiles import BUDGET_ELEMENTS, BUDGET_PROGRAMS, JOINT_LAYOUTS, MAX_SEQS, Constants, Profile
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-T = TypeVar("T")
-
-HEADS = (
-    (1, 1), (2, 2), (2, 1), (3, 1), (4, 2), (6, 2), (7, 1), (8, 8), (12, 4), (13, 1), (16, 8), (28, 4), (32, 32)
-)  # fmt: skip
-HEAD_DIMS = (16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
-BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
-DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
-LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
-SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
-VALUES = (
-    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max"
-)  # fmt: skip
-TABLE_PADS = ("minus_one", "zero", "huge", "other")
-POISONS = ("nan", "inf", "huge", "random_bits")
-FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal")
-
-#: Combinations of compile-time constants that one round draws from.
-POOL = 10
-#: Elements of K and V together that one case may hold, tokens of one sequence, and programs of a plain grid.
-BUDGET_ELEMENTS = 2**18
-BUDGET_TOKENS = 700
-BUDGET_PROGRAMS = 128
-MAX_SEQS = 5
-
-
-class Constants(Record, frozen=True):
-    """Compile-time constants: each combination is compiled once."""
-
-    head_dim: int
-    block_size: int
-    dtype: Float
-    features: tuple[str, ...] = ()
-
-
-class Profile(Record, frozen=True):
-    """What a round of a campaign may draw; each tuple with the simplest first."""
-
-    heads: tuple[tuple[int, int], ...] = HEADS
-    head_dims: tuple[int, ...] = HEAD_DIMS
-    block_sizes: tuple[int, ...] = BLOCK_SIZES
-    dtypes: tuple[Float, ...] = DTYPES
-    layouts: tuple[str, ...] = LAYOUTS
-    v_layouts: tuple[str, ...] = SOLO_LAYOUTS
-    q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
-    placements: tuple[str, ...] = ("in_order", "reversed", "shuffled", "interleaved", "far")
-    table_dtypes: tuple[str, ...] = ("int32", "int64")
-    table_pads: tuple[str, ...] = TABLE_PADS
-    poisons: tuple[str, ...] = POISONS
-    values: tuple[str, ...] = VALUES
-    scales: tuple[float | None, ...] = (None, 0.25, 1.0, 0.0884)
-    features: tuple[str, ...] = FEATURES
-    constants: tuple[Constants, ...] = ()  # when given, these combinations only
-    empty_rows: bool = True
-    ragged: bool = True
-    partial_blocks: bool = True
-    shared_blocks: bool = True
-    spare: bool = True
-    max_kv_len: int = BUDGET_TOKENS
-
-
-def profile(declared: Declaration, seed: int, rungs: int = 6) -> Profile:
-    """What to draw in one round: within the declaration and the lowest `rungs` of the ladder.
-
-    Compile-time constants come from a small pool that changes with the seed, since each combination is compiled.
-    """
-    pick = random.Random(seed)  # noqa: S311  (drawing, not secrecy)
-    whole = _on_rungs(Profile(**_declared(declared)), rungs)
-    pool = dict.fromkeys([_plainest(whole), *(_combination(pick, whole) for _ in range(POOL - 1))])
-    return msgspec.structs.replace(whole, constants=tuple(pool))
-
-
-def _plainest(whole: Profile) -> Constants:
-    return Constants(head_dim=whole.head_dims[0], block_size=whole.block_sizes[0], dtype=whole.dtypes[0])
-
-
-def _combination(pick: random.Random, whole: Profile) -> Constants:
-    """Few features at a time: each alone, and pairs of them, show most."""
-    count = min(pick.choice((0, 1, 1, 2, 2, 3)), len(whole.features))
-    return Constants(
-        head_dim=pick.choice(whole.head_dims),
-        block_size=pick.choice(whole.block_sizes),
-        dtype=pick.choice(whole.dtypes),
-        features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
-    )
-
-
-def _declared(declared: Declaration) -> dict[str, Any]:
-    finite = ("huge",) if declared.finite_dead_slots else POISONS
-    return {
-        "heads": tuple(h for h in HEADS if declared.groups is None or h[0] // h[1] in declared.groups),
-        "head_dims": _allowed(HEAD_DIMS, declared.head_dims),
-        "block_sizes": _allowed(BLOCK_SIZES, declared.block_sizes),
-        "dtypes": _allowed(DTYPES, declared.dtypes),
-        "layouts": _allowed(LAYOUTS, declared.layouts),
-        "v_layouts": _v_layouts(declared),
-        "q_layouts": _allowed(("contiguous", "fused_qkv", "transposed_heads"), declared.q_layouts),
-        "placements": _allowed(("in_order", "reversed", "shuffled", "interleaved", "far"), declared.placements),
-        "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
-        "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
-        "poisons": finite,
-        "scales": (None, 0.25, 1.0, 0.0884) if declared.scales else (None,),
-        "features": tuple(name for name in FEATURES if getattr(declared, name)),
-        "empty_rows": declared.empty_rows,
-        "shared_blocks": declared.shared_blocks,
-        "max_kv_len": min(declared.max_kv_len or BUDGET_TOKENS, BUDGET_TOKENS),
-    }
-
-
-def _allowed(known: tuple[T, ...], declared: tuple[T, ...] | None) -> tuple[T, ...]:
-    """Known options that are declared, in known order, then declared ones that we did not think of."""
-    if declared is None:
-        return known
-    return (*(option for option in known if option in declared), *(o for o in declared if o not in known))
-
-
-def _v_layouts(declared: Declaration) -> tuple[str, ...]:
-    if not declared.kv_strides_apart:
-        return ("same",)
-    return ("same", *_allowed(SOLO_LAYOUTS[1:], declared.layouts))
-
-
-_SIMPLE: dict[str, tuple[int, Any]] = {
-    # field: (the rung from which it is drawn freely, what is drawn below)
-    "empty_rows": (2, False),
-    "ragged": (2, False),
-    "partial_blocks": (2, False),
-    "shared_blocks": (2, False),
-    "spare": (2, False),
-}
-_FIRST_ONLY = {
-    "placements": 2,
-    "table_pads": 2,
-    "values": 2,
-    "dtypes": 3,
-    "head_dims": 4,
-    "block_sizes": 4,
-    "layouts": 4,
-    "v_layouts": 4,
-    "q_layouts": 4,
-    "table_dtypes": 4,
-}
-
-
-def _on_rungs(whole: Profile, rungs: int) -> Profile:
-    changes: dict[str, Any] = {name: below for name, (from_rung, below) in _SIMPLE.items() if rungs < from_rung}
-    changes |= {name: getattr(whole, name)[:1] for name, from_rung in _FIRST_ONLY.items() if rungs < from_rung}
-    if rungs < 4:
-        changes["heads"] = tuple(h for h in whole.heads if h[0] == h[1]) or whole.heads[:1]
-    if rungs < 5:
-        near = tuple(p for p in changes.get("placements", whole.placements) if p != "far")
-        changes["placements"] = near or whole.placements[:1]
-    if rungs < 6:
-        changes["features"] = ()
-    return Profile(**({name: getattr(whole, name) for name in Profile.__struct_fields__} | changes))
 
 
 def cases(options: Profile) -> st.SearchStrategy[Case]:
-    """Draw a decode case within the profile."""
+    """Draw a case within the profile."""
     return st.composite(_case)(options)
 
 
 def _case(draw: Draw, options: Profile) -> Case:
-    heads = draw(st.sampled_from(options.heads))
     constants = _constants(draw, options)
+    heads = draw(st.sampled_from(_heads(options, constants)))
     head_dim, block_size = constants.head_dim, constants.block_size
-    features = _features(draw, constants.features, block_size)
+    drawn = _features(draw, constants, block_size)
     seqs = _seqs(draw, options, heads, head_dim, block_size)
-    layout = draw(st.sampled_from(options.layouts))
-    joint = layout in ("kv_stacked", "kv_interleaved")
     return Case(
+        op=options.op,
         seqs=seqs,
         num_q_heads=heads[0],
         num_kv_heads=heads[1],
         head_dim=head_dim,
         block_size=block_size,
         dtype=constants.dtype,
-        layout=layout,
-        v_layout="same" if joint else draw(st.sampled_from(options.v_layouts)),
         q_layout=draw(st.sampled_from(options.q_layouts)),
         scale=draw(st.sampled_from(options.scales)),
         values=draw(st.sampled_from(options.values)),
         data_seed=draw(st.integers(0, 2**16)),
+        **_layouts(draw, options, drawn),
+        **_scales(draw, constants, drawn),
         **_placement(draw, options),
-        **features,
+        **_of_operation(draw, options, seqs, block_size),
+        **drawn,
     )
+
+
+def _heads(options: Profile, constants: Constants) -> tuple[tuple[int, int], ...]:
+    """MLA has one KV head."""
+    if "mla" not in constants.features:
+        return options.heads
+    return tuple(heads for heads in options.heads if heads[1] == 1) or ((1, 1),)
+
+
+def _layouts(draw: Draw, options: Profile, drawn: dict[str, Any]) -> dict[str, Any]:
+    one_each = drawn["v_is_k_prefix"] or drawn["head_dim_v"] is not None
+    layouts = tuple(layout for layout in options.layouts if not (one_each and layout in JOINT_LAYOUTS)) or ("nhd",)
+    layout = draw(st.sampled_from(layouts))
+    apart = layout not in JOINT_LAYOUTS and not drawn["v_is_k_prefix"]
+    return {"layout": layout, "v_layout": draw(st.sampled_from(options.v_layouts)) if apart else "same"}
+
+
+def _scales(draw: Draw, constants: Constants, drawn: dict[str, Any]) -> dict[str, Any]:
+    """Of an FP8 cache: powers of two, so that what is stored is exact; all different from 1."""
+    if constants.kv_dtype == "same":
+        return {}
+    k_scale = draw(st.sampled_from((0.5, 2.0, 0.25, 4.0)))
+    v_scale = k_scale if drawn["v_is_k_prefix"] else draw(st.sampled_from((2.0, 0.5, 8.0, 0.125)))
+    granularity = draw(st.sampled_from(("tensor", "head")))
+    return {"kv_dtype": constants.kv_dtype, "k_scale": k_scale, "v_scale": v_scale, "scale_granularity": granularity}
+
+
+def _of_operation(draw: Draw, options: Profile, seqs: tuple[Seq, ...], block_size: int) -> dict[str, Any]:
+    """What only some operations have."""
+    if options.op in ("cache_write", "step"):
+        return {"slots": _slots(draw, options.op, options.ragged)}
+    if options.op == "gather":
+        return {"tile": _tile(draw, max(seq.kv_len for seq in seqs), block_size)}
+    if options.op == "merge":
+        return {"states": _states(draw, options.empty_rows), "want_lse": True}
+    splits = draw(st.sampled_from((0, 1, 2, 3, 5, 8))) if options.splits else 0
+    return {"hints": Hints(num_splits=splits)}
+
+
+def _slots(draw: Draw, op: Op, hostile: bool) -> Slots:
+    if not hostile:
+        return Slots()
+    padding = draw(st.integers(0, 3))
+    if op == "step":
+        return Slots(tail_padding=padding)
+    order = draw(st.sampled_from(("in_order", "shuffled")))
+    return Slots(order=order, holes=draw(st.integers(0, 2)), tail_padding=padding)
+
+
+def _tile(draw: Draw, longest: int, block_size: int) -> Tile:
+    """Starts inside a block and ends in a later one, mostly; sometimes behind the last token, sometimes empty."""
+    edges = sorted({0, 1, 5, block_size - 1, block_size, block_size + 1, 31, 32, 33})
+    start = draw(st.one_of(st.integers(0, longest), st.sampled_from(edges)))
+    size = draw(st.one_of(st.integers(0, 40), st.sampled_from((1, 15, 16, 17, 31, 32, 33, 64, 65))))
+    return Tile(start=start, end=start + size)
+
+
+def _states(draw: Draw, empties: bool) -> States:
+    partition = tuple(draw(st.lists(st.sampled_from((1, 2, 16, 100)), min_size=1, max_size=5)))
+    empty = draw(st.sets(st.integers(0, len(partition) - 1))) if empties else ()
+    return States(partition=partition, empty=tuple(sorted(empty)))
 
 
 def _placement(draw: Draw, options: Profile) -> dict[str, Any]:
@@ -223,21 +127,31 @@ def _constants(draw: Draw, options: Profile) -> Constants:
         head_dim=draw(st.sampled_from(options.head_dims)),
         block_size=draw(st.sampled_from(options.block_sizes)),
         dtype=draw(st.sampled_from(options.dtypes)),
+        kv_dtype=draw(st.sampled_from(options.kv_dtypes)),
         features=tuple(name for name in options.features if draw(st.booleans())),
     )
 
 
-def _features(draw: Draw, names: tuple[str, ...], block_size: int) -> dict[str, Any]:
+def _features(draw: Draw, constants: Constants, block_size: int) -> dict[str, Any]:
+    names = constants.features
     left = st.sampled_from(sorted({0, 1, 2, 15, 16, 17, 63, 64, 65, block_size - 1, block_size, block_size + 1}))
-    drawn: dict[str, Any] = {}
+    drawn: dict[str, Any] = {"v_is_k_prefix": "mla" in names, "head_dim_v": None}
+    if "mla" in names or "head_dim_v" in names:
+        drawn["head_dim_v"] = _value_dim(draw, constants.head_dim, prefix="mla" in names)
     if "window" in names:
-        drawn["window"] = (draw(left), draw(st.sampled_from((-1, 0, 1))))
+        drawn["window"] = (draw(left), draw(st.sampled_from((-1, 0, 1, 5))))
     if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:
         drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
-    drawn["causal"] = "non_causal" not in names
-    return drawn | {"alibi": "alibi" in names, "sinks": "sinks" in names, "want_lse": "lse" in names}
+    if "lse" in names:
+        drawn["want_lse"] = True
+    return drawn | {"alibi": "alibi" in names, "sinks": "sinks" in names, "causal": "non_causal" not in names}
+
+
+def _value_dim(draw: Draw, head_dim: int, prefix: bool) -> int | None:
+    dims = [dim for dim in (16, 32, 40, 64, 128) if dim < head_dim or (not prefix and dim != head_dim)]
+    return draw(st.sampled_from(dims)) if dims else None
 
 
 def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], head_dim: int, block_size: int) -> tuple[Seq, ...]:
@@ -245,13 +159,34 @@ def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], head_dim: int, b
     most = max(1, min(MAX_SEQS, BUDGET_PROGRAMS // heads[0]))
     count = draw(st.integers(1, most))
     cap = max(1, min(options.max_kv_len, BUDGET_ELEMENTS // token // count))
+    if _only_new(options):
+        cap = max(1, min(cap, BUDGET_PROGRAMS * 4 // heads[0] // count))
     length = _length(options, block_size, cap)
     common = None if options.ragged else draw(length)
     seqs: list[Seq] = []
     for _ in range(count):
         kv_len = draw(length) if common is None else common
-        seqs.append(_seq(draw, options, kv_len, block_size, seqs))
+        query_len = _query_len(draw, options, kv_len, BUDGET_PROGRAMS // heads[0] // count)
+        seqs.append(_seq(draw, options, kv_len, query_len, block_size, seqs))
     return tuple(seqs)
+
+
+def _only_new(options: Profile) -> bool:
+    """On the lowest rung of what takes new tokens, nothing is cached: a plain prefill."""
+    return options.op in ("extend", "step", "cache_write") and not options.ragged
+
+
+def _query_len(draw: Draw, options: Profile, kv_len: int, cap: int) -> int:
+    """One token (decode), a few (verification), all of them (prefill), or anything between (a chunk)."""
+    if options.op not in ("extend", "step", "cache_write"):
+        return 1
+    if _only_new(options):
+        return kv_len
+    most = max(1, min(kv_len, cap, 64))
+    sizes = sorted({1, 2, min(most, 8), most, *(n for n in (15, 16, 17, 31, 33) if n <= most)})
+    if options.empty_rows and options.op == "extend":
+        sizes.append(0)
+    return draw(st.one_of(st.integers(1, most), st.sampled_from(sizes)))  # type: ignore[no-any-return]
 
 
 def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[int]:
@@ -264,22 +199,15 @@ def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[in
     return st.one_of(st.integers(1, cap), st.sampled_from(drawn))
 
 
-def _seq(draw: Draw, options: Profile, kv_len: int, block_size: int, earlier: list[Seq]) -> Seq:
+def _seq(draw: Draw, options: Profile, kv_len: int, query_len: int, block_size: int, earlier: list[Seq]) -> Seq:
     tag = draw(st.integers(0, 15))
     while any(seq.tag == tag for seq in earlier):
         tag += 1
     if not (options.shared_blocks and earlier and draw(st.booleans())):
-        return Seq(kv_len=kv_len, tag=tag)
+        return Seq(query_len=query_len, kv_len=kv_len, tag=tag)
     owner = draw(st.sampled_from(earlier))
-    shared = draw(st.integers(0, min(kv_len, owner.kv_len) // block_size))
-    if not shared:
-        return Seq(kv_len=kv_len, tag=tag)
-    return Seq(kv_len=kv_len, tag=tag, shares_prefix_with=owner.tag, shared_blocks=shared)
-
-
-def not_drawn(declared: Declaration) -> tuple[str, ...]:
-    """The features that a subject does not declare, so that no case has them."""
-    return tuple(name for name in FEATURES if not getattr(declared, name))
-
-
-__all__ = ["BY_NAME", "Profile", "cases", "not_drawn", "profile", "rung", "traits"]
+    writes = options.op in ("cache_write", "step")
+    common = min(kv_len - query_len * writes, owner.kv_len - owner.query_len * writes)
+    shared = draw(st.integers(0, max(common, 0) // block_size))
+    alone = Seq(query_len=query_len, kv_len=kv_len, tag=tag)
+    return msgspec.structs.replace(alone, shares_prefix_with=owner.tag, shared_blocks=shared) if shared else alone

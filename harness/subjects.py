@@ -99,7 +99,15 @@ def declare(**declared: Any) -> Declaration:
 
 
 #: Our own subjects: name to (module of the harness, function). Loaded when asked for.
-SUBJECTS = {"ours.decode": ("harness.ours", "decode")}
+SUBJECTS = {
+    f"ours.{name}": ("harness.ours", name)
+    for name in ("decode", "split_decode", "extend", "step", "cache_write", "gather", "merge")
+}
+
+
+def operation(name: str) -> str:
+    """The operation of one of our own subjects, without loading it."""
+    return name.removeprefix("ours.").removeprefix("split_")
 
 
 def load(name: str, op: str = "decode") -> Subject:
@@ -149,18 +157,18 @@ def declines(declared: Declaration, case: Case) -> str | None:
 
 
 def _not_built(case: Case) -> str | None:
-    if case.op != "decode":
-        return f"operation {case.op} is not built yet"
-    if case.cache_dtype not in ("float32", "float16", "bfloat16") or case.cache_dtype != case.dtype:
-        return f"a {case.cache_dtype} cache under {case.dtype} queries is not built yet"
-    for name in ("head_dim_v", "v_is_k_prefix", "padding_rows"):
-        if getattr(case, name) not in (None, False, 0):
-            return f"{name} is not built yet"
+    if case.new_kv != "in_cache":
+        return f"new_kv {case.new_kv!r} is not built yet"
+    if case.padding_rows:
+        return "padding_rows are not built yet: a sequence of kv_len 0 is one"
+    if case.kv_dtype not in ("same", "e4m3", "e5m2"):
+        return f"a {case.kv_dtype} cache under {case.dtype} queries is not built yet"
     return None
 
 
-def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
-    used = {
+def features(case: Case) -> dict[str, bool]:
+    """Whether the case has each of the features that a subject declares."""
+    return {
         "window": case.window != (-1, -1),
         "softcap": case.softcap > 0,
         "alibi": case.alibi,
@@ -168,8 +176,14 @@ def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
         "lse": case.want_lse,
         "out": case.out_layout != "allocated",
         "non_causal": not case.causal,
+        "head_dim_v": case.value_dim != case.head_dim and not case.v_is_k_prefix,
+        "mla": case.v_is_k_prefix,
+        "splits": case.hints.num_splits > 1,
     }
-    missing = [name for name, is_used in used.items() if is_used and not getattr(declared, name)]
+
+
+def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
+    missing = [name for name, is_used in features(case).items() if is_used and not getattr(declared, name)]
     if case.op != declared.op:
         return f"it is a subject for {declared.op}, the case is for {case.op}"
     return f"does not declare {missing[0]}" if missing else None
@@ -177,6 +191,7 @@ def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
 
 def _outside_geometry(declared: Declaration, case: Case) -> str | None:
     drawn = {
+        "kv_dtypes": (case.kv_dtype,),
         "dtypes": (case.dtype,),
         "head_dims": (case.head_dim,),
         "block_sizes": (case.block_size,),

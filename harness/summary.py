@@ -47,6 +47,7 @@ class Summary(Record, frozen=True):
     failed: int = 0
     declined: dict[str, int] = {}
     not_drawn: dict[str, tuple[str, ...]] = {}
+    drawn: dict[str, dict[str, int]] = {}  # field to value to judged cases; 0 where it could have been drawn
     findings: tuple[Found, ...] = ()
     witnesses: dict[str, dict[str, int]] = {}  # witness to what it said to cases
     worst_margin: float = 0.0
@@ -109,14 +110,13 @@ def _merge_two(a: Summary, b: Summary) -> Summary:
         seconds=max(a.seconds, b.seconds),
         cases=a.cases + b.cases,
         runs=a.runs + b.runs,
-        passed={name: _add(a.passed.get(name, {}), b.passed.get(name, {})) for name in a.passed | b.passed},
+        passed=_add_rows(a.passed, b.passed),
         failed=a.failed + b.failed,
         declined=_add(a.declined, b.declined),
         not_drawn=a.not_drawn | b.not_drawn,
+        drawn=_add_rows(a.drawn, b.drawn),
         findings=merge_findings((*a.findings, *b.findings)),
-        witnesses={
-            name: _add(a.witnesses.get(name, {}), b.witnesses.get(name, {})) for name in a.witnesses | b.witnesses
-        },
+        witnesses=_add_rows(a.witnesses, b.witnesses),
         worst_margin=worst.worst_margin,
         worst_term=worst.worst_term,
         arithmetic=_merge_words(a.arithmetic, b.arithmetic),
@@ -133,6 +133,10 @@ def _merge_two(a: Summary, b: Summary) -> Summary:
 
 def _add(a: dict[Key, int], b: dict[Key, int]) -> dict[Key, int]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in a | b}
+
+
+def _add_rows(a: dict[str, dict[Key, int]], b: dict[str, dict[Key, int]]) -> dict[str, dict[Key, int]]:
+    return {name: _add(a.get(name, {}), b.get(name, {})) for name in a | b}
 
 
 def _merge_words(a: dict[str, tuple[str, ...]], b: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -56,7 +56,8 @@ class Tensor:
 
 def _strided(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
     in_bytes = tuple(stride * flat.itemsize for stride in strides)
-    return np.lib.stride_tricks.as_strided(flat[offset:], shape=shape, strides=in_bytes, writeable=True)
+    buffer = flat.view(np.uint8)  # NumPy's own as_strided does not know FP8
+    return np.ndarray(shape, dtype=flat.dtype, buffer=buffer, offset=offset * flat.itemsize, strides=in_bytes)
 
 
 def reserve(elements: int, dtype: str) -> Storage:

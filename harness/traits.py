@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from harness.case import Case, Seq, replace
+import msgspec
+
+from harness.case import Case, Seq, States, Tile, replace
 
 RUNGS = {
     1: "tutorial shapes",
@@ -33,7 +36,37 @@ def _reset(*names: str) -> Callable[[Case], Case]:
 
 def _lengths(change: Callable[[Case, Seq], int]) -> Callable[[Case], Case]:
     """Change every kv_len; sharing ends, since it may not fit any more."""
-    return lambda case: replace(case, seqs=tuple(Seq(kv_len=change(case, seq), tag=seq.tag) for seq in case.seqs))
+    return lambda case: replace(case, seqs=tuple(resized(seq, change(case, seq)) for seq in case.seqs))
+
+
+def resized(seq: Seq, kv_len: int) -> Seq:
+    """The sequence alone with another length; its new tokens are at most all of them, and one stays one."""
+    return Seq(query_len=min(seq.query_len, max(kv_len, 1)), kv_len=kv_len, tag=seq.tag)
+
+
+def _one_new_token(case: Case) -> Case:
+    """One new token a sequence; where all tokens were new, that one is all there is."""
+    return replace(case, seqs=tuple(_alone(seq) if seq.query_len > 1 else seq for seq in _private(case).seqs))
+
+
+def _alone(seq: Seq) -> Seq:
+    kv_len = seq.kv_len if seq.query_len < seq.kv_len else min(seq.kv_len, 1)
+    return Seq(query_len=1, kv_len=kv_len, tag=seq.tag)
+
+
+def _some_new_token(case: Case) -> Case:
+    seqs = (msgspec.structs.replace(seq, query_len=max(seq.query_len, 1)) for seq in _private(case).seqs)
+    return replace(case, seqs=tuple(seqs))
+
+
+def _cached(case: Case) -> bool:
+    return case.op in ("extend", "step", "cache_write") and any(0 < s.query_len < s.kv_len for s in case.seqs)
+
+
+def _only_new(case: Case) -> Case:
+    """The new tokens alone: nothing was in the cache before."""
+    cached = (s.query_len or s.kv_len for s in case.seqs)
+    return replace(case, seqs=tuple(resized(s, kv_len) for s, kv_len in zip(case.seqs, cached, strict=True)))
 
 
 def _power_of_two(n: int) -> bool:
@@ -62,6 +95,34 @@ def _longest(case: Case, seq: Seq) -> int:  # noqa: ARG001  (one of several ways
 
 def _whole_blocks(case: Case, seq: Seq) -> int:
     return case.blocks_of(seq) * case.block_size
+
+
+def _slots(case: Case, **changes: Any) -> Case:
+    return replace(case, slots=msgspec.structs.replace(case.slots, **changes))
+
+
+def _whole_tile(case: Case) -> Case:
+    start = case.tile.start // case.block_size * case.block_size
+    return replace(case, tile=Tile(start=start, end=start + case.tile.end - case.tile.start))
+
+
+def _states(case: Case, **changes: Any) -> Case:
+    return replace(case, states=msgspec.structs.replace(case.states, **changes))
+
+
+def _two_states(case: Case) -> Case:
+    empty = tuple(i for i in case.states.empty if i < 2)
+    return replace(case, states=States(partition=case.states.partition[:2], empty=empty))
+
+
+def _with_dim(case: Case, head_dim: int) -> Case:
+    """Another head dim; a V that is a prefix of K is no longer than K."""
+    prefix = case.v_is_k_prefix and case.value_dim > head_dim
+    return replace(case, head_dim=head_dim, head_dim_v=head_dim if prefix else case.head_dim_v)
+
+
+def _without_fp8(case: Case) -> Case:
+    return replace(case, kv_dtype="same", k_scale=1.0, v_scale=1.0, scale_granularity="tensor")
 
 
 TRAITS = (
@@ -99,6 +160,19 @@ TRAITS = (
     Trait("spare blocks or columns", 2, _spare, _reset("spare_blocks", "extra_columns", "max_len_slack")),
     Trait("table padding other than -1", 2, lambda c: c.table_pad != "minus_one", _reset("table_pad")),
     Trait("values that are not normal", 2, lambda c: c.values != "normal", _reset("values")),
+    Trait("several new tokens", 1, lambda c: any(s.query_len > 1 for s in c.seqs), _one_new_token),
+    Trait("no new token", 2, lambda c: any(s.query_len == 0 for s in c.seqs), _some_new_token),
+    Trait("a prefix in the cache", 2, _cached, _only_new),
+    Trait(
+        "skipped slots",
+        2,
+        lambda c: c.slots.holes + c.slots.tail_padding > 0,
+        lambda c: _slots(c, holes=0, tail_padding=0),
+    ),
+    Trait("slots out of order", 2, lambda c: c.slots.order != "in_order", lambda c: _slots(c, order="in_order")),
+    Trait("tile inside a block", 2, lambda c: c.tile.start % c.block_size != 0, _whole_tile),
+    Trait("empty state", 2, lambda c: bool(c.states.empty), lambda c: _states(c, empty=())),
+    Trait("several states", 1, lambda c: len(c.states.partition) > 2, _two_states),
     Trait("float16", 3, lambda c: c.dtype == "float16", _reset("dtype"), 'dtypes=("float32", "bfloat16")'),
     Trait("bfloat16", 3, lambda c: c.dtype == "bfloat16", _reset("dtype"), 'dtypes=("float32", "float16")'),
     Trait("GQA", 4, lambda c: c.group > 1, lambda c: replace(c, num_q_heads=c.num_kv_heads), "groups=(1,)"),
@@ -106,14 +180,14 @@ TRAITS = (
         "odd head dim",
         4,
         lambda c: not _power_of_two(c.head_dim),
-        lambda c: replace(c, head_dim=64),
+        lambda c: _with_dim(c, 64),
         "head_dims=(16, 32, 64, 128, 256)",
     ),
     Trait(
         "head dim above 128",
         4,
         lambda c: c.head_dim > 128,
-        lambda c: replace(c, head_dim=128),
+        lambda c: _with_dim(c, 128),
         "head_dims=(16, 32, 64, 128)",
     ),
     Trait(
@@ -145,8 +219,19 @@ TRAITS = (
     Trait("softcap", 6, lambda c: c.softcap > 0, _reset("softcap"), "softcap=False"),
     Trait("ALiBi", 6, lambda c: c.alibi, _reset("alibi"), "alibi=False"),
     Trait("sinks", 6, lambda c: c.sinks, _reset("sinks"), "sinks=False"),
-    Trait("lse", 6, lambda c: c.want_lse, _reset("want_lse"), "lse=False"),
+    Trait("lse", 6, lambda c: c.want_lse and c.op != "merge", _reset("want_lse"), "lse=False"),
     Trait("given out", 6, lambda c: c.out_layout != "allocated", _reset("out_layout"), "out=False"),
+    Trait("FP8 cache", 6, lambda c: c.kv_dtype in ("e4m3", "e5m2"), _without_fp8, 'kv_dtypes=("same",)'),
+    Trait("scales per head", 6, lambda c: c.scale_granularity == "head", _reset("scale_granularity")),
+    Trait(
+        "head_dim_v unlike head_dim",
+        6,
+        lambda c: not c.v_is_k_prefix and c.value_dim != c.head_dim,
+        _reset("head_dim_v"),
+        "head_dim_v=False",
+    ),
+    Trait("V a prefix of K", 6, lambda c: c.v_is_k_prefix, _reset("v_is_k_prefix", "head_dim_v"), "mla=False"),
+    Trait("several splits", 6, lambda c: c.hints.num_splits > 1, _reset("hints"), "splits=False"),
     Trait("not causal", 6, lambda c: not c.causal, _reset("causal"), "non_causal=False"),
 )
 BY_NAME = {trait.name: trait for trait in TRAITS}
@@ -154,7 +239,7 @@ BY_NAME = {trait.name: trait for trait in TRAITS}
 
 def _private(case: Case) -> Case:
     """The case without shared blocks: their number would not fit another block size."""
-    return replace(case, seqs=tuple(Seq(kv_len=seq.kv_len, tag=seq.tag) for seq in case.seqs))
+    return replace(case, seqs=tuple(resized(seq, seq.kv_len) for seq in case.seqs))
 
 
 def traits(case: Case) -> frozenset[str]:

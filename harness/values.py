@@ -60,6 +60,22 @@ def cast(values: Floats, dtype: str) -> NDArray[Any]:
     return values.astype(np.float32).astype(DTYPES[dtype])
 
 
+def encode(values: Floats, scales: Floats, dtype: str) -> NDArray[Any]:
+    """What a cache stores of [tokens, heads, dim]: divided by each head's scale, saturated in FP8."""
+    scaled = values / scales[:, None]
+    if dtype in ("e4m3", "e5m2"):
+        largest = float(ml_dtypes.finfo(DTYPES[dtype]).max)  # type: ignore[no-untyped-call]
+        scaled = np.clip(scaled, -largest, largest)
+    return cast(scaled, dtype)
+
+
+def scales(case: Case) -> tuple[Floats, Floats]:
+    """Scales of K and V, [num_kv_heads] each; per head they differ by powers of two, so that dividing is exact."""
+    steps = 2.0 ** (np.arange(case.num_kv_heads) % 3 - 1)
+    per_head = steps if case.scale_granularity == "head" else np.ones(case.num_kv_heads)
+    return np.asarray(case.k_scale * per_head), np.asarray(case.v_scale * per_head)
+
+
 def owner_tags(case: Case, seq: Seq) -> NDArray[np.int64]:
     """For each token of the sequence, the tag of the sequence that owns its block."""
     tags = np.full(seq.kv_len, seq.tag, dtype=np.int64)
@@ -102,7 +118,7 @@ def values(case: Case, seq: Seq) -> Floats:
     if case.values == "gather":
         return _identities(tags, positions, case.num_kv_heads, case.value_dim)
     if case.values == "large":
-        return normal(hashes) * 2.0 ** (12 if case.cache_dtype == "float16" else 40)
+        return normal(hashes) * 2.0 ** _LARGE_V.get(case.cache_dtype, 40)
     if case.values == "cancelling":
         return normal(hashes) / 2 + 4 * (1 - 2 * (positions % 2))[:, None, None]
     return _VALUES.get(case.values, _plain)(hashes)
@@ -164,6 +180,7 @@ def _identities(tags: NDArray[np.int64], positions: NDArray[np.int64], heads: in
     return channels
 
 
+_LARGE_V = {"float16": 12, "e4m3": 6, "e5m2": 12}
 _Family = dict[str, Callable[[Hashes], Floats]]
 
 _QUERIES: _Family = {

@@ -47,13 +47,23 @@ def _flash_attn_missing() -> str | None:
 def _flash_attn(case: Case, platform_name: str) -> Testimony:
     if missing := _flash_attn_missing():
         return Testimony("flash_attn", missing)
+    if unfit := _unfit(case):
+        return Testimony("flash_attn", f"declined: {unfit}")
     # Its masked lanes may multiply dead values by 0, so it is shown tame ones: the truth is the same.
     tame = materialise(replace(case, k_poison="zero", v_poison="zero", spare_poison="zero"))
-    reason = "far blocks are read elsewhere" if case.placement == "far" else _flash_attn_declines(tame)
-    if reason:
+    if reason := _flash_attn_declines(tame):
         return Testimony("flash_attn", f"declined: {reason}")
     fault = _flash_attn_fault(tame, platform_name)
     return Testimony("flash_attn", "disagreed" if fault else "agreed", fault)
+
+
+def _unfit(case: Case) -> str:
+    """What it cannot be shown, whatever the tensors are."""
+    if case.placement == "far":
+        return "far blocks are read elsewhere"
+    if case.op == "step":
+        return "the new tokens are not in the cache before the call"
+    return "a sequence has not just one query" if any(seq.query_len != 1 for seq in case.seqs) else ""
 
 
 def _on_gpu(materials: Materials) -> Any:

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 INDEX_DTYPES = (torch.int32, torch.int64)
 
 # --- the kernel --------------------------------------------------------------------------------------------------
@@ -46,37 +47,41 @@ def softmax_step(scores, v, m, l, acc):
     rescale = tl.exp(m - m_new)
     p = tl.exp(scores - m_new)  # [TILE_KV]
     l = l * rescale + tl.sum(p, axis=0)
-    acc = acc * rescale + tl.sum(p[:, None] * v, axis=0)  # [TILE_D]
+    acc = acc * rescale + tl.sum(p[:, None] * v, axis=0)  # [TILE_DV]
     return m_new, l, acc
 
 
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
 UNSPECIALISED = (
-    "window_left", "block_size", "head_dim", "group",
+    "window_left", "block_size", "head_dim", "head_dim_v", "group",
     "stride_out_seq", "stride_out_head", "stride_q_seq", "stride_q_head",
     "stride_table_seq", "stride_table_column", "stride_lens_seq", "stride_slopes_head", "stride_sinks_head",
+    "stride_k_scale_head", "stride_v_scale_head",
 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def paged_decode_kernel(
     # Outputs
-    out_ptr,           # [num_seqs, num_q_heads, head_dim]
+    out_ptr,           # [num_seqs, num_q_heads, head_dim_v]
     lse_ptr,           # [num_seqs, num_q_heads] float32, contiguous; None: not wanted
     # Inputs
     q_ptr,             # [num_seqs, num_q_heads, head_dim]
     k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
-    v_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
+    v_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim_v]; may lie in k_cache
     block_tables_ptr,  # [num_seqs, columns]
     kv_lens_ptr,       # [num_seqs]
     alibi_slopes_ptr,  # [num_q_heads]; None: no ALiBi
     sinks_ptr,         # [num_q_heads]; None: no sinks
+    k_scale_ptr,       # [num_kv_heads]; None: K is stored as it is
+    v_scale_ptr,       # [num_kv_heads]; None: V is stored as it is
     # Numbers
     scale,
     softcap,           # None: no softcap
     window_left,       # None: unlimited
     block_size,
     head_dim,
+    head_dim_v,
     group,             # query heads per KV head
     # Strides, in elements
     stride_out_seq, stride_out_head, stride_out_dim,
@@ -85,9 +90,11 @@ def paged_decode_kernel(
     stride_v_block, stride_v_slot, stride_v_head, stride_v_dim,
     stride_table_seq, stride_table_column,
     stride_lens_seq, stride_slopes_head, stride_sinks_head,
-    # Tiles: one block of keys, and one head, each rounded up to a power of two
+    stride_k_scale_head, stride_v_scale_head,
+    # Tiles: one block of keys, and one head of K and of V, each rounded up to a power of two
     TILE_KV: tl.constexpr,
     TILE_D: tl.constexpr,
+    TILE_DV: tl.constexpr,
 ):  # fmt: skip
     # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
     seq = tl.program_id(0).to(tl.int64)
@@ -95,7 +102,9 @@ def paged_decode_kernel(
     kv_head = head // group
     slot = tl.arange(0, TILE_KV).to(tl.int64)  # [TILE_KV]
     dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
+    dim_v = tl.arange(0, TILE_DV).to(tl.int64)  # [TILE_DV]
     in_head = dim < head_dim  # [TILE_D]
+    in_head_v = dim_v < head_dim_v  # [TILE_DV]
 
     # [TILE_D]
     q_offset = seq * stride_q_seq + head * stride_q_head + dim * stride_q_dim
@@ -108,6 +117,10 @@ def paged_decode_kernel(
     if window_left is not None:
         first_key = tl.maximum(query_position - window_left, 0)
 
+    # An FP8 cache stores K / k_scale, and what is common to all keys of a head is multiplied in once.
+    if k_scale_ptr is not None:
+        scale *= tl.load(k_scale_ptr + kv_head * stride_k_scale_head)
+
     slope = None
     if alibi_slopes_ptr is not None:
         slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)
@@ -118,22 +131,23 @@ def paged_decode_kernel(
     if sinks_ptr is not None:
         m = tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32)
         l = 1.0
-    acc = tl.zeros([TILE_D], tl.float32)
+    acc = tl.zeros([TILE_DV], tl.float32)
 
     for block in range(first_key // block_size, tl.cdiv(kv_len, block_size)):
         block_id = tl.load(block_tables_ptr + seq * stride_table_seq + block * stride_table_column).to(tl.int64)
         position = block * block_size + slot  # [TILE_KV]
         visible = (slot < block_size) & (position >= first_key) & (position < kv_len)  # [TILE_KV]
-        in_tile = visible[:, None] & in_head[None, :]  # [TILE_KV, TILE_D]
 
         # [TILE_KV, TILE_D]
+        in_tile = visible[:, None] & in_head[None, :]
         k_offset = block_id * stride_k_block + slot[:, None] * stride_k_slot
         k_offset += kv_head * stride_k_head + dim[None, :] * stride_k_dim
         k = tl.load(k_cache_ptr + k_offset, mask=in_tile, other=0.0).to(tl.float32)
 
-        # [TILE_KV, TILE_D]; masked like K, because a weight of 0 times a stale NaN is NaN
+        # [TILE_KV, TILE_DV]; masked like K, because a weight of 0 times a stale NaN is NaN
+        in_tile = visible[:, None] & in_head_v[None, :]
         v_offset = block_id * stride_v_block + slot[:, None] * stride_v_slot
-        v_offset += kv_head * stride_v_head + dim[None, :] * stride_v_dim
+        v_offset += kv_head * stride_v_head + dim_v[None, :] * stride_v_dim
         v = tl.load(v_cache_ptr + v_offset, mask=in_tile, other=0.0).to(tl.float32)
 
         scores = attention_scores(q, k, query_position - position, scale, softcap, slope)  # [TILE_KV]
@@ -142,8 +156,11 @@ def paged_decode_kernel(
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
     l = tl.where(l == 0.0, 1.0, l)
-    out_offset = seq * stride_out_seq + head * stride_out_head + dim * stride_out_dim
-    tl.store(out_ptr + out_offset, (acc / l).to(out_ptr.dtype.element_ty), mask=in_head)
+    out = acc / l  # [TILE_DV]
+    if v_scale_ptr is not None:
+        out *= tl.load(v_scale_ptr + kv_head * stride_v_scale_head)
+    out_offset = seq * stride_out_seq + head * stride_out_head + dim_v * stride_out_dim
+    tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_head_v)
     if lse_ptr is not None:
         tl.store(lse_ptr + seq * tl.num_programs(1) + head, m + tl.log(l))
 
@@ -164,19 +181,26 @@ def paged_decode(
     softcap=0.0,
     alibi_slopes=None,
     sinks=None,
+    k_scale=None,
+    v_scale=None,
     out=None,
     return_lse=False,
 ):
-    """Attention of one query token per sequence over its paged keys: out, or (out, lse) with the natural log."""
+    """Attention of one query token per sequence over its paged keys: out, or (out, lse) with the natural log.
+
+    v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
+    k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
+    """
     check_shapes(q, k_cache, v_cache, block_tables, kv_lens)
     check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
-    check_optional(q, alibi_slopes, sinks, out)
-    check_devices(q, k_cache, v_cache, block_tables, kv_lens, alibi_slopes, sinks, out)
+    check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out)
+    check_devices(q, k_cache, v_cache, block_tables, kv_lens, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
 
     num_seqs, num_q_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
-    out = q.new_empty(q.shape) if out is None else out
+    head_dim_v = v_cache.shape[3]
+    out = q.new_empty((num_seqs, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((num_seqs, num_q_heads), dtype=torch.float32) if return_lse else None
     paged_decode_kernel[(num_seqs, num_q_heads)](
         out_ptr=out,
@@ -188,11 +212,14 @@ def paged_decode(
         kv_lens_ptr=kv_lens,
         alibi_slopes_ptr=alibi_slopes,
         sinks_ptr=sinks,
+        k_scale_ptr=k_scale,
+        v_scale_ptr=v_scale,
         scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
         block_size=block_size,
         head_dim=head_dim,
+        head_dim_v=head_dim_v,
         group=num_q_heads // num_kv_heads,
         **strides("out", out, "seq head dim"),
         **strides("q", q, "seq head dim"),
@@ -202,8 +229,11 @@ def paged_decode(
         **strides("lens", kv_lens, "seq"),
         **strides("slopes", alibi_slopes, "head"),
         **strides("sinks", sinks, "head"),
+        **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
+        **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
         TILE_KV=triton.next_power_of_2(block_size),
         TILE_D=triton.next_power_of_2(head_dim),
+        TILE_DV=triton.next_power_of_2(head_dim_v),
     )
     return (out, lse) if return_lse else out
 
@@ -215,23 +245,29 @@ def strides(name, tensor, dims):
     return {f"stride_{name}_{dim}": value for dim, value in zip(dims, values, strict=True)}
 
 
+def per_head(scale, num_kv_heads):
+    """One number for all heads has the stride 0."""
+    return None if scale is None else scale.expand(num_kv_heads)
+
+
 # --- what the wrapper refuses ------------------------------------------------------------------------------------
 
 
 def check_shapes(q, k_cache, v_cache, block_tables, kv_lens):
     check_rank("q", q, "[num_seqs, num_q_heads, head_dim]")
     check_rank("k_cache", k_cache, "[num_blocks, block_size, num_kv_heads, head_dim]")
+    check_rank("v_cache", v_cache, "[num_blocks, block_size, num_kv_heads, head_dim_v]")
     check_rank("block_tables", block_tables, "[num_seqs, columns]")
     num_seqs, num_q_heads, head_dim = q.shape
-    _, block_size, num_kv_heads, _ = k_cache.shape
     check_shape("k_cache", k_cache, (*k_cache.shape[:3], head_dim), "to have q's head_dim")
-    check_shape("v_cache", v_cache, k_cache.shape, "to be like k_cache")
+    check_shape("v_cache", v_cache, (*k_cache.shape[:3], v_cache.shape[3]), "to be like k_cache in all but head_dim")
     check_shape("block_tables", block_tables, (num_seqs, block_tables.shape[1]), "to have a row per query")
     check_shape("kv_lens", kv_lens, (num_seqs,), "to have a length per query")
-    if min(head_dim, block_size, num_kv_heads) < 1:
-        raise ValueError(f"k_cache has shape {list(k_cache.shape)}, but expected at least 1 in all but num_blocks")
-    if num_q_heads % num_kv_heads:
-        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if min(cache.shape[1:]) < 1:
+            raise ValueError(f"{name} has shape {list(cache.shape)}, but expected at least 1 in all but num_blocks")
+    if num_q_heads % k_cache.shape[2]:
+        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {k_cache.shape[2]}")
 
 
 def check_rank(name, tensor, dims):
@@ -246,8 +282,8 @@ def check_shape(name, tensor, expected, why):
 
 def check_dtypes(q, k_cache, v_cache, block_tables, kv_lens):
     check_dtype("q", q, DTYPES)
-    check_dtype("k_cache", k_cache, (q.dtype,))
-    check_dtype("v_cache", v_cache, (q.dtype,))
+    check_dtype("k_cache", k_cache, (q.dtype, *FP8_DTYPES))
+    check_dtype("v_cache", v_cache, (k_cache.dtype,))
     check_dtype("block_tables", block_tables, INDEX_DTYPES)
     check_dtype("kv_lens", kv_lens, INDEX_DTYPES)
 
@@ -257,14 +293,25 @@ def check_dtype(name, tensor, allowed):
         raise ValueError(f"{name} has dtype {tensor.dtype}, but expected {' or '.join(map(str, allowed))}")
 
 
-def check_optional(q, alibi_slopes, sinks, out):
+def check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out):
     for name, per_head in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
         if per_head is not None:
             check_shape(name, per_head, q.shape[1:2], "to have a number per query head")
             check_dtype(name, per_head, DTYPES)
+    check_scale("k_scale", k_scale, v_cache.shape[2])
+    check_scale("v_scale", v_scale, v_cache.shape[2])
     if out is not None:
-        check_shape("out", out, q.shape, "to be like q")
+        check_shape("out", out, (*q.shape[:2], v_cache.shape[3]), "to be like q with v_cache's head_dim")
         check_dtype("out", out, (q.dtype,))
+
+
+def check_scale(name, scale, num_kv_heads):
+    if scale is None:
+        return
+    if scale.dim() > 1 or scale.numel() not in (1, num_kv_heads):
+        expected = f"one number or one for each of {num_kv_heads} KV heads"
+        raise ValueError(f"{name} has shape {list(scale.shape)}, but expected {expected}")
+    check_dtype(name, scale, (torch.float32,))
 
 
 def check_devices(q, *others):

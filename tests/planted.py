@@ -1,14 +1,23 @@
 """The planted faults: each is one text replacement in a kernel file, and what the harness must make of it."""
 
+import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import ours
-from harness.folders import folder
+from harness.campaign import Campaign, Plan
+from harness.folders import folder as shipped
+from harness.pool import Worker
+from harness.summary import Summary
 
 DECODE = "decode.py"
+#: What finding and shrinking one fault may take.
+SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -20,14 +29,21 @@ class Planted:
     old: str
     new: str
     story: str
-    expects: str  # the family of the finding: wrong output, exception, crash or hang
+    expects: str  # the family of the finding: wrong output, wrong write, exception, crash or hang
     minimal: Mapping[str, Any] = field(default_factory=dict)  # fields of Case
     dtypes: tuple[str, ...] | None = None  # where the fault has to be found, when not everywhere
+    subject: str = "decode"  # the function in harness/ours.py that is hunted
+    sequences: int = 1  # how many the fault needs
+
+
+def kernels() -> Path:
+    """Where our kernels lie."""
+    return shipped("kernels")
 
 
 def mutated(planted: Planted) -> str:
     """The kernel file with the fault in it."""
-    source = (folder("kernels") / planted.file).read_text()
+    source = (kernels() / planted.file).read_text()
     if source.count(planted.old) != 1:
         raise ValueError(f"{planted.name}: {planted.old!r} occurs {source.count(planted.old)} times, expected once")
     return source.replace(planted.old, planted.new)
@@ -35,23 +51,47 @@ def mutated(planted: Planted) -> str:
 
 def plant(planted: Planted, folder: Path) -> str:
     """Write the faulty kernel and a subject that declares what ours declares; returns the subject's name."""
+    for kernel in kernels().glob("*.py"):
+        shutil.copy(kernel, folder)
     (folder / planted.file).write_text(mutated(planted))
     subject = folder / f"subject_{planted.name.replace('-', '_')}.py"
     subject.write_text(_subject_source(planted))
-    return f"{subject}:decode"
+    return f"{subject}:{planted.subject}"
+
+
+def hunted(planted: Planted, folder: Path) -> tuple[Summary, float]:
+    """Draw until the fault is found and shrunk; what the campaign says and how many seconds it took."""
+    name = plant(planted, folder)
+    with Worker("gridsim") as worker:
+        declared = {name: worker.describe(name, getattr(ours, planted.subject).__kvetch__.op)}
+        began = time.monotonic()
+        plan = Plan(declared, "gridsim", SECONDS, seed=len(planted.name), stop_at_first=True)
+        return Campaign(plan, worker).run(), time.monotonic() - began
+
+
+def marked(faults: tuple[Planted, ...], in_ci: set[str]) -> list[Any]:
+    """A parameter per fault; those that CI leaves out run nightly."""
+    nightly = {planted.name: () if planted.name in in_ci else (pytest.mark.nightly,) for planted in faults}
+    return [pytest.param(planted, id=planted.name, marks=nightly[planted.name]) for planted in faults]
 
 
 def _subject_source(planted: Planted) -> str:
-    """Our own subject, loading the kernel that lies beside it."""
-    loads_ours = 'load("kernels", "decode")'
-    loads_mutant = f'load_file(Path(__file__).with_name("{planted.file}"), __name__ + "_kernel")'
+    """Our own subjects, loading the kernels that lie beside them."""
     source = Path(ours.__file__).read_text()
-    if source.count(loads_ours) != 1:
-        raise ValueError(f"harness/ours.py should load the decode kernel once, by {loads_ours}")
+    if source.count(LOADS_OURS) != 1:
+        raise ValueError(f"harness/ours.py should name its kernels once, by {LOADS_OURS}")
     imports = "\nfrom pathlib import Path\n\nimport msgspec\n\nfrom harness.folders import load_file\n"
     narrowed = f"\ndecode.__kvetch__ = msgspec.structs.replace(decode.__kvetch__, dtypes={planted.dtypes!r})\n"
-    return imports + source.replace(loads_ours, loads_mutant) + (narrowed if planted.dtypes else "")
+    return imports + source.replace(LOADS_OURS, LOADS_MUTANT) + (narrowed if planted.dtypes else "")
 
+
+LOADS_OURS = '_kernels = partial(load, "kernels")\n'
+LOADS_MUTANT = """\
+def _kernels(name):
+    return load_file(Path(__file__).with_name(f"{name}.py"), f"{__name__}_{name}")
+
+
+"""
 
 #: What a case shrinks to when the fault needs nothing special.
 PLAIN: Mapping[str, Any] = {
@@ -161,7 +201,7 @@ PLANTED = (
         name="stale-v-times-zero",
         file=DECODE,
         old="v = tl.load(v_cache_ptr + v_offset, mask=in_tile, other=0.0)",
-        new="in_block = (slot < block_size)[:, None] & in_head[None, :]\n"
+        new="in_block = (slot < block_size)[:, None] & in_head_v[None, :]\n"
         "        v = tl.load(v_cache_ptr + v_offset, mask=in_block, other=0.0)",
         story="the score of a dead slot is masked, but its V is multiplied by the weight 0: NaN stays NaN",
         expects="wrong output",

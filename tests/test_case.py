@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.case import Case, InvalidCase, Seq, complaints, digest, from_json, replace, to_json
+from harness.case import Case, Hints, InvalidCase, Seq, Slots, complaints, digest, from_json, replace, to_json
 
 RICH = Case(
     seqs=(Seq(kv_len=33), Seq(kv_len=20, tag=1, shares_prefix_with=0, shared_blocks=1)),
@@ -29,6 +29,12 @@ def test_equal_cases_have_equal_digests_and_hashes():
     assert digest(replace(RICH, data_seed=1)) != digest(RICH)
 
 
+def test_a_default_that_was_set_again_is_left_out():
+    again = replace(RICH, hints=Hints(num_splits=0), slots=Slots(holes=0), k_scale=float("1.0"))
+    assert to_json(again) == to_json(RICH)
+    assert digest(again) == digest(RICH)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -46,6 +52,8 @@ def test_equal_cases_have_equal_digests_and_hashes():
         ('{"seqs": [{}, {}]}', "seqs[1].tag is 0"),
         ('{"layout": "kv_stacked", "v_layout": "hnd"}', "holds K and V in one buffer"),
         ('{"seqs": [{"query_len": 2}]}', "query_len other than 1"),
+        ('{"v_scale": 2.0}', "a cache of float32 has k_scale 1.0, v_scale 2.0 per tensor, but only FP8 is scaled"),
+        ('{"scale_granularity": "head"}', "per head, but only FP8 is scaled"),
         ("\xff", "x.json"),
     ],
 )

@@ -11,8 +11,8 @@ import torch
 from attending import RAGGED, attend, give, lens, right, torch_subject
 from planted import DECODE, Planted, plant
 
-from harness import subjects
-from harness.case import Case, Seq, replace
+from harness import ours, subjects
+from harness.case import Case, Seq, Slots, States, Tile, replace
 from harness.ours import decode
 from harness.pipeline import run_case
 from harness.results import Finding, Result
@@ -122,8 +122,8 @@ def test_a_read_beyond_a_tensor_is_a_bad_read_though_the_output_is_right(tmp_pat
 
 
 def test_a_write_beyond_a_tensor_is_a_bad_write_and_breaks_the_fence(tmp_path: Path) -> None:
-    old = "(acc / l).to(out_ptr.dtype.element_ty), mask=in_head)"
-    subject = mutant(tmp_path, old, "(acc / l).to(out_ptr.dtype.element_ty))")
+    old = "out.to(out_ptr.dtype.element_ty), mask=in_head_v)"
+    subject = mutant(tmp_path, old, "out.to(out_ptr.dtype.element_ty))")
     allocated = run_case(Case(head_dim=40), subject, "gridsim", thorough=True)
     assert only(allocated, "bad write").message.startswith("out of bounds write of out_ptr element 40 by program")
     given = run_case(Case(head_dim=40, out_layout="given"), subject, "gridsim", thorough=True)
@@ -295,3 +295,183 @@ def test_an_lse_to_base_two_is_found() -> None:
         return give(inputs, out, lse / np.log(2))
 
     only(judged(WITH_LSE, run), "accuracy")
+
+
+# --- operations that write, copy or merge ------------------------------------------------------------------------
+
+WRITE = Case(
+    op="cache_write",
+    seqs=(Seq(query_len=3, kv_len=18), Seq(query_len=2, kv_len=2, tag=1)),
+    num_kv_heads=2,
+    num_q_heads=2,
+    spare_blocks=1,
+)
+GATHER = Case(op="gather", seqs=lens(20, 3), num_kv_heads=2, num_q_heads=2, tile=Tile(start=5, end=24))
+MERGE = Case(op="merge", num_q_heads=2, states=States(partition=(1, 2, 3), empty=(1,)), want_lse=True)
+
+
+def of_operation(case: Case, run: Callable[[Any], Any]) -> Result:
+    return run_case(case, torch_subject(run, op=case.op, kv_dtypes=("same", "e4m3", "e5m2")), "gridsim", thorough=True)
+
+
+def writes(inputs: Any, slots: Any = None) -> None:
+    """A right cache write in plain torch."""
+    slots = inputs.slot_mapping if slots is None else slots
+    size = inputs.k_cache.shape[1]
+    for row, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            inputs.k_cache[slot // size, slot % size] = inputs.k_new[row]
+            inputs.v_cache[slot // size, slot % size] = inputs.v_new[row]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"slots": Slots(order="shuffled", holes=2, tail_padding=2)},
+        {"layout": "kv_interleaved"},
+        {"layout": "padded", "v_layout": "hnd", "q_layout": "fused_qkv"},
+        {"placement": "far", "table_dtype": "int64"},
+    ],
+)
+def test_no_check_blames_a_right_write(changes: dict[str, Any]) -> None:
+    case = replace(WRITE, **changes)
+    for result in (of_operation(case, writes), run_case(case, subjects.from_function(ours.cache_write), "gridsim")):
+        assert (result.declined, result.findings) == ("", ())
+
+
+def test_a_token_in_the_wrong_slot_is_a_wrong_cache_told_at_both_places() -> None:
+    def run(inputs: Any) -> None:
+        slots = inputs.slot_mapping.clone()
+        slots[0] = slots[0] - 5
+        writes(inputs, slots)
+
+    result = of_operation(WRITE, run)
+    assert [(finding.kind, finding.detail) for finding in result.findings] == [
+        ("wrong cache", "k_cache"),
+        ("wrong cache", "v_cache"),
+    ]
+    assert result.findings[0].message.startswith("k_cache [0, 10, 0, 0] is ")
+    assert result.findings[0].message.endswith("; 64 elements differ")
+    assert result.findings[0].family == "wrong write"
+
+
+def test_a_missing_token_is_a_wrong_cache_that_still_holds_poison() -> None:
+    def run(inputs: Any) -> None:
+        slots = inputs.slot_mapping.clone()
+        slots[2] = -1
+        writes(inputs, slots)
+
+    finding = of_operation(WRITE, run).findings[0]
+    assert finding.kind == "wrong cache"
+    assert finding.message.startswith("k_cache [1, 1, 0, 0] is nan, but should be ")
+    assert finding.message.endswith("; 32 elements differ")
+
+
+@pytest.mark.parametrize("name", ["k_cache", "v_cache"])
+def test_one_foreign_cell_that_changes_is_a_wrong_cache(name: str) -> None:
+    def run(inputs: Any) -> None:
+        writes(inputs)
+        getattr(inputs, name)[3, 7, 1, 2] = 5.0
+
+    finding = only(of_operation(WRITE, run), "wrong cache")
+    assert finding.detail == name
+    assert finding.message == f"{name} [3, 7, 1, 2] is 5, but should be nan"
+
+
+def test_a_skipped_token_that_is_written_is_a_wrong_cache() -> None:
+    def run(inputs: Any) -> None:
+        writes(inputs)
+        inputs.k_cache[-1, -1] = inputs.k_new[-1]
+
+    case = replace(WRITE, slots=Slots(tail_padding=1))
+    assert only(of_operation(case, run), "wrong cache").detail == "k_cache"
+
+
+def test_a_step_that_forgets_to_write_has_a_wrong_cache_though_it_is_not_the_output_that_tells() -> None:
+    def attends_only(inputs: Any) -> Any:
+        kept = inputs.k_cache.clone(), inputs.v_cache.clone()
+        out = ours.step(inputs)
+        for cache, before in zip((inputs.k_cache, inputs.v_cache), kept, strict=True):
+            cache.copy_(before)
+        return out
+
+    result = of_operation(replace(WRITE, op="step"), attends_only)
+    assert {finding.kind for finding in result.findings} == {"wrong cache"}
+
+
+def tiles(inputs: Any) -> torch.Tensor:
+    """A right gather in plain torch."""
+    at, size = torch.arange(inputs.tile_start, inputs.tile_end), inputs.k_cache.shape[1]
+    out = torch.zeros(len(inputs.kv_lens), len(at), *inputs.k_cache.shape[2:], dtype=inputs.k_cache.dtype)
+    for row, kv_len in enumerate(inputs.kv_lens.tolist()):
+        seen = at[at < kv_len]
+        blocks = inputs.block_tables[row, seen // size].long()
+        out[row, : len(seen)] = inputs.k_cache[blocks, seen % size]
+    return out
+
+
+@pytest.mark.parametrize("changes", [{}, {"dtype": "bfloat16"}, {"tile": Tile(start=4, end=4)}, {"placement": "far"}])
+def test_no_check_blames_a_right_gather(changes: dict[str, Any]) -> None:
+    case = replace(GATHER, **changes)
+    for result in (of_operation(case, tiles), run_case(case, subjects.from_function(ours.gather), "gridsim")):
+        assert (result.declined, result.findings) == ("", ())
+
+
+def test_a_row_behind_the_last_token_that_is_not_zero_is_told_with_its_place() -> None:
+    def run(inputs: Any) -> Any:
+        out = tiles(inputs)
+        out[0, 17, 1, 3] = 1e-30
+        return out
+
+    finding = only(of_operation(GATHER, run), "accuracy")
+    assert finding.where == (0, 17, 1, 3)
+    assert finding.message.startswith("out[sequence 0, row 17, head 1, dim 3] is 1e-30, but should be 0; 1 of ")
+
+
+def test_a_gather_is_compared_bit_by_bit_so_minus_zero_is_not_zero() -> None:
+    def run(inputs: Any) -> Any:
+        out = tiles(inputs)
+        out[1, -1, 0, 0] = -0.0
+        return out
+
+    finding = only(of_operation(GATHER, run), "accuracy")
+    assert "is -0, but should be 0; 1 of 1216 elements differ" in finding.message
+
+
+def test_rows_lost_at_a_block_boundary_are_found() -> None:
+    def run(inputs: Any) -> Any:
+        out = tiles(inputs)
+        out[:, 11:15] = 0
+        return out
+
+    assert only(of_operation(GATHER, run), "accuracy").where == (0, 11, 0, 0)
+
+
+def merges(inputs: Any, base: float = np.e) -> Any:
+    """A right merge in plain torch, where the base is that of the natural logarithm."""
+    outs, lses = inputs.state_outs.double(), inputs.state_lses.double() * np.log(base)
+    lse = torch.logsumexp(lses, dim=0)
+    weights = torch.exp(lses - torch.where(lse.isfinite(), lse, 0.0))[..., None]
+    out = torch.where(weights > 0, weights * outs, 0.0).sum(dim=0)
+    return out.to(inputs.state_outs.dtype), (lse / np.log(base)).float()
+
+
+@pytest.mark.parametrize("changes", [{}, {"states": States(empty=(0, 1))}, {"dtype": "float16"}])
+def test_no_check_blames_a_right_merge(changes: dict[str, Any]) -> None:
+    case = replace(MERGE, **changes)
+    for result in (of_operation(case, merges), run_case(case, subjects.from_function(ours.merge), "gridsim")):
+        assert (result.declined, result.findings) == ("", ())
+
+
+def test_a_merge_in_the_wrong_base_is_inaccurate() -> None:
+    result = of_operation(MERGE, lambda inputs: merges(inputs, 2.0))
+    assert {finding.kind for finding in result.findings} == {"accuracy"}
+
+
+def test_a_merge_that_reads_an_empty_state_is_not_finite() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = merges(inputs)
+        return out + 0 * inputs.state_outs[1], lse
+
+    assert "not finite" in {finding.kind for finding in of_operation(MERGE, run).findings}

@@ -1,5 +1,6 @@
 """The textbook decode kernel is right for all that it declares, and refuses the rest by name."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,19 @@ import pytest
 import torch
 
 from harness import ours
+from harness.arithmetic import Arithmetic
+from harness.bounds import attention_bound, exceeds
 from harness.case import Case, Seq, replace
 from harness.executors import gridsim
 from harness.executors.base import Placement, to_numpy
 from harness.executors.cpu import declared
 from harness.folders import folder, load, load_file
 from harness.inputs import Materials, gathered, materialise
+from harness.judge import features
+from harness.platforms import platform
 
 paged_decode = load("kernels", "decode").paged_decode
+reference = load("references", "float64")
 EXAMPLES = folder("kernels").parent / "examples"
 HALF_ULP = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -46,7 +52,8 @@ def call(case: Case, subject: Any = ours.decode) -> tuple[Any, Any]:
 def definition(materials: Materials) -> tuple[Any, Any]:
     """Attention key by key in float64, without a running maximum."""
     case = materials.case
-    out, lse = np.zeros((len(case.seqs), case.num_q_heads, case.head_dim)), np.zeros((len(case.seqs), case.num_q_heads))
+    rows = (len(case.seqs), case.num_q_heads)
+    out, lse = np.zeros((*rows, case.value_dim)), np.zeros(rows)
     for seq in range(len(case.seqs)):
         q, k, v = (part.astype(np.float64) for part in gathered(materials, seq))
         for head in range(case.num_q_heads):
@@ -55,7 +62,7 @@ def definition(materials: Materials) -> tuple[Any, Any]:
             logits = {key: logit(materials, q[0, head], k[key, kv_head], head, last - key) for key in range(len(k))}
             seen = {key: math.exp(x) for key, x in logits.items() if x is not None}
             total = sum(seen.values()) + (math.exp(materials.inputs.sinks.view[head]) if case.sinks else 0.0)
-            out[seq, head] = sum((w / total * v[key, kv_head] for key, w in seen.items()), np.zeros(case.head_dim))
+            out[seq, head] = sum((w / total * v[key, kv_head] for key, w in seen.items()), np.zeros(case.value_dim))
             lse[seq, head] = math.log(total) if total else -math.inf
     return out, lse
 
@@ -98,6 +105,11 @@ FEATURES: dict[str, dict[str, Any]] = {
     "head-major q": {"q_layout": "transposed_heads"},
     "shuffled blocks": {"placement": "shuffled", "table_pad": "other", "extra_columns": 1},
     "beyond 2^31 elements": {"placement": "far"},
+    "longer values": {"head_dim_v": 40},
+    "shorter values, padded": {"head_dim_v": 8, "v_layout": "padded"},
+    "one number a value": {"head_dim_v": 1},
+    "values a prefix of the keys": {"head_dim": 40, "head_dim_v": 24, "v_is_k_prefix": True, "num_q_heads": 4},
+    "out buffer of the values' size": {"head_dim_v": 24, "out_layout": "padded"},
 }
 
 
@@ -136,7 +148,89 @@ def test_what_cannot_hide_a_key_changes_no_bit(changes: dict[str, Any]) -> None:
     assert (call(replace(RAGGED, **changes))[0] == call(RAGGED)[0]).all()
 
 
-def attend(**changes: Any) -> Any:
+def test_graph_padding_rows_give_zero_and_leave_the_others_alone() -> None:
+    padded = {"block_tables": torch.tensor([[4, 0], [-1, -1]]), "kv_lens": torch.tensor([3, 0])}
+    for window in ((-1, -1), (2, -1)):
+        out, lse = attend(**padded, window=window, return_lse=True)
+        assert (out[1] == 0).all()
+        assert (lse[1] == -math.inf).all()
+        assert torch.equal(out[0], attend(window=window)[0])
+
+
+# --- FP8 caches --------------------------------------------------------------------------------------------------
+
+FP8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+SCALES = {
+    "none": (None, None),
+    "per tensor": (torch.tensor([0.37]), torch.tensor(2.5)),
+    "per head": (torch.tensor([0.37, 3.0]), torch.tensor([2.5, 0.11])),
+    "K per head, spread": (torch.tensor([0.37, 9.0, 3.0])[::2], torch.tensor([2.5])),
+    "only V": (None, torch.tensor([2.5, 0.11])),
+}
+
+
+def call_on_fp8(case: Case, kernel: Any, fp8: str, k_scale: Any, v_scale: Any, **options: Any) -> Any:
+    """out, lse and, for each sequence, what the kernel should have seen of q, K and V."""
+    materials = materialise(case)
+    placement = Placement(materials, "cpu")
+    memory = declared(materials, placement)
+    caches = {name: getattr(placement.inputs, name).to(FP8[fp8]) for name in ("k_cache", "v_cache")}
+    for name, cache in caches.items():
+        memory.declare(cache, name, np.ascontiguousarray(getattr(materials.inputs, name).state).reshape(-1))
+    wanted = features(materials) | {name: getattr(placement.inputs, name) for name in ("alibi_slopes", "sinks")}
+    tensors = dataclasses.replace(placement.inputs, **caches)
+    with gridsim.active(memory):
+        out, lse = kernel(
+            tensors.q, tensors.k_cache, tensors.v_cache, tensors.block_tables, tensors.kv_lens,
+            k_scale=k_scale, v_scale=v_scale, return_lse=True, **wanted, **options,
+        )  # fmt: skip
+    assert not memory.accesses
+    return to_numpy(out), to_numpy(lse), [dequantised(tensors, row, k_scale, v_scale) for row in range(len(case.seqs))]
+
+
+def dequantised(tensors: Any, row: int, k_scale: Any, v_scale: Any) -> tuple[Any, Any, Any]:
+    position = torch.arange(int(tensors.kv_lens[row]))
+    block_size = tensors.k_cache.shape[1]
+    blocks, offsets = tensors.block_tables[row, position // block_size].long(), position % block_size
+
+    def gather(cache: torch.Tensor, scale: Any) -> Any:
+        per_head = torch.ones(1) if scale is None else scale.reshape(-1)
+        return (cache.double()[blocks, offsets] * per_head.double()[:, None]).numpy()
+
+    q = to_numpy(tensors.q[row : row + 1])
+    return q, gather(tensors.k_cache, k_scale), gather(tensors.v_cache, v_scale)
+
+
+def assert_within_bound(out: Any, lse: Any, rows: Any, case: Case, arithmetic: Arithmetic, **scales: Any) -> None:
+    """Every row against the float64 reference, within the bound derived for gridsim."""
+    wanted = features(materialise(case))
+    how = {"arithmetic": arithmetic, "platform": platform("gridsim"), "out_dtype": case.dtype}
+    for row, (q, k, v) in enumerate(rows):
+        truth, truth_lse = reference.attention(q, k, v, **wanted)
+        bound = attention_bound(q, k, v, **wanted, **how, **scales)
+        assert not exceeds(out[row : row + 1], truth, bound.out, case.dtype).any()
+        assert not exceeds(lse[row : row + 1], truth_lse, bound.lse, "float32").any()
+
+
+@pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES)
+@pytest.mark.parametrize("fp8", FP8)
+def test_an_fp8_cache_is_read_with_its_scales(fp8: str, scales: Any) -> None:
+    case = replace(EVERYTHING, head_dim_v=24)
+    out, lse, rows = call_on_fp8(case, paged_decode, fp8, *scales)
+    assert_within_bound(out, lse, rows, case, Arithmetic(), k_scale=0.5, v_scale=0.5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_fp8_cache_serves_queries_of_every_type(dtype: Any) -> None:
+    case = replace(EVERYTHING, dtype=dtype, seqs=lens(0, 5, 33))
+    out, lse, rows = call_on_fp8(case, paged_decode, "e4m3", *SCALES["per head"])
+    assert_within_bound(out, lse, rows, case, Arithmetic(), k_scale=0.5, v_scale=0.5)
+
+
+# --- calls without a Case ----------------------------------------------------------------------------------------
+
+
+def attend(kernel: Any = paged_decode, **changes: Any) -> Any:
     """Two sequences of 3 and 5 tokens in blocks of 4, with some arguments changed."""
     generator = torch.Generator().manual_seed(0)
     arguments = {
@@ -147,7 +241,7 @@ def attend(**changes: Any) -> Any:
         "kv_lens": torch.tensor([3, 5], dtype=torch.int32),
     }
     with gridsim.active(gridsim.Memory()):
-        return paged_decode(**(arguments | changes))
+        return kernel(**(arguments | changes))
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
@@ -190,7 +284,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"k_cache": torch.zeros(5, 0, 2, 16), "v_cache": torch.zeros(5, 0, 2, 16)}, "expected at least 1"),
     ({"k_cache": torch.zeros(5, 4, 2, 16).half()}, "k_cache has dtype torch.float16, but expected torch.float32"),
     ({"v_cache": torch.zeros(5, 4, 1, 16)}, r"v_cache has shape \[5, 4, 1, 16\], but expected \[5, 4, 2, 16\]"),
+    ({"v_cache": torch.zeros(5, 4, 2)}, r"v_cache has shape \[5, 4, 2\], but expected \[num_blocks"),
+    ({"v_cache": torch.zeros(5, 4, 2, 0)}, r"v_cache has shape \[5, 4, 2, 0\], but expected at least 1"),
     ({"v_cache": torch.zeros(5, 4, 2, 16).bfloat16()}, "v_cache has dtype torch.bfloat16"),
+    ({"v_cache": torch.zeros(5, 4, 2, 16).to(FP8["e4m3"])}, "v_cache has dtype torch.float8_e4m3fn"),
+    ({"k_scale": torch.ones(3)}, r"k_scale has shape \[3\], but expected one number or one for each of 2 KV heads"),
+    ({"v_scale": torch.ones(1, 2)}, r"v_scale has shape \[1, 2\], but expected one number"),
+    ({"v_scale": torch.ones(2).half()}, "v_scale has dtype torch.float16, but expected torch.float32"),
     ({"block_tables": torch.zeros(3, 2).int()}, r"block_tables has shape \[3, 2\], but expected \[2, 2\]"),
     ({"block_tables": torch.zeros(2, 2)}, "block_tables has dtype torch.float32, but expected torch.int32 or"),
     ({"kv_lens": torch.zeros(2, 1).int()}, r"kv_lens has shape \[2, 1\], but expected \[2\]"),

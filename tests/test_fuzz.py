@@ -7,6 +7,7 @@ import pytest
 from invoked import be_impatient, one_line
 
 from harness import corpus
+from harness.subjects import SUBJECTS
 from harness.traits import traits
 
 FIELDS = {"cases", "cases_per_second", "findings", "declined"}
@@ -108,7 +109,7 @@ def test_a_fault_of_the_harness_is_exit_code_3(commands, tmp_path):
 
 
 def test_nothing_ran_is_exit_code_5_and_says_why(commands, tmp_path):
-    summary = commands.summary("not_written", tmp_path, "--minutes", 0.02)
+    summary = commands.summary("not_written", tmp_path, "--minutes", 0.2)
     assert (summary["exit"], summary["cases"]) == (5, 0)
     assert all(reason.startswith("not written yet (kernels.py:") for reason in summary["declined"])
     assert summary["declined"]
@@ -144,7 +145,7 @@ def test_list_shows_what_each_subject_declares(commands):
 @pytest.mark.parametrize(
     ("subject", "told"),
     [
-        ("ours.deocde", "is neither one of ours (ours.decode) nor FILE.py:FUNCTION"),
+        ("ours.deocde", f"is neither one of ours ({', '.join(SUBJECTS)}) nor FILE.py:FUNCTION"),
         ("{folder}/missing.py:f", "there is no file {folder}/missing.py"),
         ("{folder}/kernels.py:nothing", "has no function 'nothing'"),
         ("{folder}/syntax.py:f", "cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1)"),

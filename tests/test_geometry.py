@@ -6,7 +6,8 @@ from hypothesis import given, settings
 
 from harness.case import Case, Seq, replace
 from harness.geometry import lay_out
-from harness.strategies import Profile, cases
+from harness.profiles import Profile
+from harness.strategies import cases
 
 CASE = Case(seqs=(Seq(kv_len=40), Seq(kv_len=33, tag=1)), spare_blocks=2)
 

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 
 from harness import values
-from harness.case import Case, Seq, replace
+from harness.case import Case, Seq, Slots, replace
 from harness.executors.base import bits
 from harness.inputs import gathered, materialise
-from harness.strategies import Profile, cases
+from harness.profiles import Profile
+from harness.strategies import cases
 from harness.tensors import DEAD, FENCE, LIVE, OUT_OF_REACH
+from harness.writes import apply
 
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
 CASE = Case(
@@ -98,7 +100,118 @@ def test_a_given_output_comes_poisoned_between_fences():
     assert out.strides[1] > out.shape[2]
 
 
+@pytest.mark.parametrize("poison", ["nan", "inf", "huge", "zero"])
+@pytest.mark.parametrize("kv_dtype", ["same", "e4m3", "e5m2"])
+def test_a_skipped_token_written_anywhere_is_seen(kv_dtype, poison):
+    case = Case(op="cache_write", slots=Slots(tail_padding=1), kv_dtype=kv_dtype, k_poison=poison)
+    inputs = materialise(case).inputs
+    assert inputs.slot_mapping.view.tolist() == [0, -1]
+    for scale in (0.125, 8.0):
+        written = values.encode(inputs.k_new.view[1:].astype(np.float64), np.array([scale]), case.cache_dtype)
+        assert not np.isin(bits(written), bits(inputs.k_cache.view[0, 1:].copy())).any()
+    assert (inputs.k_new.state[1] == DEAD).all()
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "fused_qkv", "transposed_heads"])
 def test_q_holds_the_same_values_in_every_layout(layout):
     q = materialise(replace(CASE, q_layout=layout)).inputs.q
     assert np.array_equal(q.view, materialise(CASE).inputs.q.view)
+
+
+# --- operations that write ---------------------------------------------------------------------------------------
+
+WRITE = Case(
+    op="cache_write",
+    seqs=(Seq(query_len=3, kv_len=19), Seq(query_len=2, kv_len=20, tag=1, shares_prefix_with=0, shared_blocks=1)),
+    num_q_heads=2,
+    num_kv_heads=2,
+)
+
+
+def left(case: Case, name: str) -> np.ndarray:
+    """The cache after a right write."""
+    materials = materialise(case)
+    return apply(materials.stored, name, getattr(materials.inputs, name).view)
+
+
+@pytest.mark.parametrize("kv_dtype", ["same", "e4m3"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_right_write_leaves_the_cache_that_a_decode_would_find(layout, kv_dtype):
+    scales = {"k_scale": 2.0, "v_scale": 0.5} if kv_dtype != "same" else {}
+    case = replace(WRITE, layout=layout, kv_dtype=kv_dtype, **scales)
+    whole = replace(case, op="extend")
+    for name in ("k_cache", "v_cache"):
+        assert np.array_equal(bits(left(case, name)), bits(getattr(materialise(whole).inputs, name).view.copy()))
+
+
+def test_before_the_write_the_slots_of_new_tokens_are_poison_that_may_be_read_afterwards():
+    cache = materialise(WRITE).inputs.k_cache
+    assert np.isnan(cache.view[1, :3]).all()
+    assert (cache.state[1, :3] == LIVE).all()
+    assert (cache.state[1, 3:] == DEAD).all()
+
+
+def test_the_slot_of_a_skipped_token_stays_poison_and_dead():
+    case = replace(WRITE, seqs=(Seq(query_len=3, kv_len=19),), slots=Slots(holes=1))
+    materials = materialise(case)
+    after = left(case, "k_cache")
+    written = np.isfinite(after[1, :3]).all(axis=(1, 2))
+    assert written.sum() == 2
+    assert np.isnan(after[1, :3][~written]).all()
+    assert (materials.inputs.k_cache.state[1, :3][~written] == DEAD).all()
+
+
+def test_a_skipped_tokens_k_and_v_are_dead_and_unlike_the_poison_of_its_slot():
+    inputs = materialise(replace(WRITE, slots=Slots(holes=1, tail_padding=2))).inputs
+    skipped = inputs.slot_mapping.view < 0
+    for new, cache in ((inputs.k_new, inputs.k_cache), (inputs.v_new, inputs.v_cache)):
+        assert (new.state[skipped] == DEAD).all()
+        assert (new.state[~skipped] == LIVE).all()
+        assert not np.isin(bits(new.view[skipped].copy()), bits(cache.view[1, 3:].copy())).any()
+
+
+@settings(max_examples=60, database=None, deadline=None)
+@given(cases(Profile(op="cache_write", placements=("in_order", "shuffled"))))
+def test_no_shared_prefix_and_no_cached_token_is_ever_written(case):
+    materials = materialise(case)
+    cells = set(zip(materials.stored.blocks.tolist(), materials.stored.offsets.tolist(), strict=True))
+    assert len(cells) == len(materials.stored.blocks)
+    for seq, table in zip(case.seqs, materials.geometry.tables, strict=True):
+        assert not {int(block) for block in table[: seq.shared_blocks]} & {block for block, _ in cells}
+        cached = np.arange(max(seq.kv_len - seq.query_len, 0))
+        kept = zip(table[cached // case.block_size].tolist(), (cached % case.block_size).tolist(), strict=True)
+        assert not set(kept) & cells
+
+
+#: In float32, from which FP8 is rounded once, as it is when the whole cache is filled.
+STEPS = Profile(
+    op="step",
+    dtypes=("float32",),
+    features=("mla", "head_dim_v"),
+    kv_dtypes=("same", "e4m3", "e5m2"),
+    placements=("in_order", "shuffled"),
+    max_kv_len=100,
+)
+
+
+@settings(max_examples=30, database=None, deadline=None)
+@given(cases(STEPS))
+def test_a_step_attends_to_what_a_decode_of_the_whole_cache_would(case):
+    materials, whole = materialise(case), materialise(replace(case, op="extend"))
+    for i in range(len(case.seqs)):
+        for seen, wanted in zip(gathered(materials, i), gathered(whole, i), strict=True):
+            assert np.array_equal(bits(seen), bits(wanted))
+
+
+def test_v_that_is_a_prefix_of_k_lies_in_the_same_memory():
+    inputs = materialise(Case(head_dim=32, head_dim_v=16, v_is_k_prefix=True)).inputs
+    assert inputs.v_cache.storage is inputs.k_cache.storage
+    assert np.array_equal(inputs.v_cache.view, inputs.k_cache.view[..., :16], equal_nan=True)
+
+
+def test_only_an_fp8_cache_comes_with_scales_one_or_one_a_head():
+    assert materialise(WRITE).inputs.k_scale is None
+    fp8 = replace(WRITE, kv_dtype="e5m2", k_scale=4.0, v_scale=0.25)
+    assert materialise(fp8).inputs.k_scale.view.tolist() == [4.0]
+    per_head = materialise(replace(fp8, scale_granularity="head")).inputs
+    assert (per_head.k_scale.view.tolist(), per_head.v_scale.view.tolist()) == ([2.0, 4.0], [0.125, 0.25])

@@ -8,16 +8,17 @@ import pytest
 from attending import RAGGED, lens
 from hypothesis import HealthCheck, Phase, given, settings
 
-from harness import ours
+from harness import ours, values
 from harness.arithmetic import Arithmetic
 from harness.bounds import exceeds
-from harness.case import Case, replace
+from harness.case import Case, Seq, Slots, States, replace
 from harness.folders import load
 from harness.inputs import gathered, materialise
 from harness.judge import disagreement, features, judge
 from harness.pipeline import run_case
 from harness.platforms import platform
-from harness.strategies import Profile, cases
+from harness.profiles import Profile
+from harness.strategies import cases
 from harness.subjects import from_function
 
 sdpa, float64 = load("references", "sdpa"), load("references", "float64")
@@ -104,3 +105,62 @@ def test_a_witness_of_nan_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = sdpa.attention
     monkeypatch.setattr(sdpa, "attention", lambda *args, **kwargs: attention(*args, **kwargs) * np.nan)
     assert str(disagreement(materialise(RAGGED))).startswith("sdpa has nan at [0, 0, 0], but float64 has ")
+
+
+# --- operations and caches ---------------------------------------------------------------------------------------
+
+CHUNK = (Seq(query_len=3, kv_len=20), Seq(query_len=2, kv_len=2, tag=1))
+EXACT = (Arithmetic.float64(), platform("float64"), "float64")
+
+
+@DRAWN
+@given(cases(replace(NEAR, op="extend", features=("window", "alibi", "non_causal", "head_dim_v", "mla"))))
+def test_the_witness_agrees_on_drawn_extends(case: Case) -> None:
+    assert disagreement(materialise(case)) is None
+
+
+@DRAWN
+@given(cases(replace(NEAR, op="step", features=("window", "alibi", "mla"), kv_dtypes=("same", "e4m3", "e5m2"))))
+def test_the_witness_agrees_on_drawn_steps_with_any_cache(case: Case) -> None:
+    assert disagreement(materialise(case)) is None
+
+
+def test_an_fp8_cache_is_judged_by_what_its_bits_mean() -> None:
+    case = replace(RAGGED, kv_dtype="e4m3", k_scale=0.5, v_scale=2.0, num_q_heads=4, num_kv_heads=2)
+    materials = materialise(replace(case, scale_granularity="head"))
+    _, k, v = gathered(materials, 0)
+    stored = materials.inputs.v_cache.view[materials.geometry.tables[0][0], :16].astype(np.float64)
+    assert np.array_equal(v[:16], stored * np.array([1.0, 2.0])[:, None])
+    near = values.keys(materials.case, materials.case.seqs[0])
+    assert np.abs(k - near).max() <= 2**-4 * np.abs(near).max()
+
+
+def test_each_scale_changes_the_truth() -> None:
+    plain = replace(RAGGED, kv_dtype="e4m3", k_scale=0.5, v_scale=0.5)
+    truths = [judge(materialise(replace(plain, **s)), *EXACT).truth for s in ({}, {"v_scale": 1.0}, {"k_scale": 4.0})]
+    assert len({truth.tobytes() for truth in truths}) == 3
+
+
+def test_a_step_is_judged_on_what_should_have_been_written() -> None:
+    step = Case(op="step", seqs=CHUNK, num_q_heads=2, slots=Slots(tail_padding=2))
+    extend = replace(step, op="extend", slots=Slots())
+    truth, wanted = (judge(materialise(case), *EXACT).truth for case in (step, extend))
+    assert np.isnan(materialise(step).inputs.k_cache.view[materialise(step).geometry.tables[0][1], 1:4]).all()
+    assert truth.shape == (5, 2, 16)
+    assert np.array_equal(truth, wanted)
+
+
+def test_a_merge_is_judged_as_attention_over_its_states() -> None:
+    case = Case(op="merge", num_q_heads=2, states=States(partition=(1, 4, 9), empty=(1,)), want_lse=True)
+    materials = materialise(case)
+    bound = judge(materials, Arithmetic(), platform("gridsim"))
+    outs, lses = (x.view[[0, 2]].astype(np.float64) for x in (materials.inputs.state_outs, materials.inputs.state_lses))
+    weights = np.exp(lses) / np.exp(lses).sum(axis=0)
+    assert np.allclose(bound.truth, (weights[..., None] * outs).sum(axis=0), rtol=1e-12)
+    assert np.allclose(bound.truth_lse, np.log(np.exp(lses).sum(axis=0)), rtol=1e-12)
+
+
+def test_a_merge_of_empty_states_is_zero_and_minus_infinity() -> None:
+    bound = judge(materialise(Case(op="merge", states=States(empty=(0, 1)))), Arithmetic(), platform("gridsim"))
+    assert (bound.truth == 0).all()
+    assert np.isneginf(bound.truth_lse).all()

@@ -1,37 +1,17 @@
 """Every planted fault is found by drawing, and shrunk to a case that is minimal in the obvious sense."""
 
-import time
-
 import pytest
-from planted import PLANTED, Planted, plant
+from planted import PLANTED, SECONDS, hunted, marked
 
-from harness.campaign import Campaign, Plan
-from harness.pool import Worker
-
-SECONDS = 120.0
 #: Found in seconds, and of four kinds: values, strides, memory, a dead process.
 IN_CI = {"last-token-dropped", "k-strides-for-v", "offset-in-32-bits", "dies"}
 
 MOST_TRAITS = 3
 
 
-def hunted(planted: Planted, folder, seed: int):
-    name = plant(planted, folder)
-    with Worker("gridsim") as worker:
-        declared = {name: worker.describe(name, "decode")}
-        began = time.monotonic()
-        plan = Plan(declared, "gridsim", SECONDS, seed, stop_at_first=True)
-        return Campaign(plan, worker).run(), time.monotonic() - began
-
-
-def marked(planted: Planted):
-    marks = () if planted.name in IN_CI else (pytest.mark.nightly,)
-    return pytest.param(planted, id=planted.name, marks=marks)
-
-
-@pytest.mark.parametrize("planted", [marked(planted) for planted in PLANTED])
+@pytest.mark.parametrize("planted", marked(PLANTED, IN_CI))
 def test_it_is_found_and_shrunk_within_two_minutes(planted, tmp_path):
-    summary, seconds = hunted(planted, tmp_path, seed=len(planted.name))
+    summary, seconds = hunted(planted, tmp_path)
     assert seconds < SECONDS + 10
     assert summary.findings, f"nothing found in {summary.cases} cases"
     found = summary.findings[0]

@@ -95,8 +95,29 @@ def test_a_case_that_takes_the_worker_down_is_failed(commands, tmp_path, saved, 
 def test_the_whole_corpus_runs_on_our_own_kernels_one_line_each(commands, tmp_path, saved):
     path = saved("wrong")
     result = commands("replay", "--corpus", tmp_path)
-    assert result.stdout.splitlines() == [f"PASSED   {path.name}  ours.decode", "1 PASSED"]
+    ours = [f"PASSED   {path.name}  {name}" for name in ("ours.decode", "ours.split_decode")]
+    assert result.stdout.splitlines() == [*ours, "2 PASSED"]
     assert commands("replay", path.name[-12:], "--corpus", tmp_path, "--subject", "ours.decode").exit_code == 0
+
+
+WRITTEN = Case(op="cache_write", seqs=(Seq(query_len=2, kv_len=3),))
+
+
+def test_a_case_runs_on_our_kernels_of_its_operation_and_on_no_other(commands, tmp_path):
+    names = []
+    for case in (WRITTEN, Case(op="step"), Case(op="gather"), Case(op="merge", want_lse=True), Case(op="extend")):
+        path = Corpus(tmp_path / case.op).add(Entry(why="by hand", case=case))
+        *lines, total = commands("replay", "--corpus", tmp_path / case.op).stdout.splitlines()
+        assert (total, lines[0].split()[:2]) == ("1 PASSED", ["PASSED", path.name])
+        names.append(lines[0].split()[2])
+    assert names == ["ours.cache_write", "ours.step", "ours.gather", "ours.merge", "ours.extend"]
+
+
+def test_a_subject_of_another_operation_that_was_asked_for_declines(commands, tmp_path):
+    Corpus(tmp_path).add(Entry(why="by hand", case=WRITTEN))
+    names, code, said = verdicts(commands, tmp_path, "--subject", "ours.decode")
+    assert (names, code) == (["DECLINED"], 5)
+    assert said["verdicts"][0]["detail"] == "it is a subject for decode, the case is for cache_write"
 
 
 def test_an_empty_corpus_is_never_green(commands, tmp_path):
@@ -116,7 +137,7 @@ def test_ctrl_c_ends_with_the_verdicts_so_far(commands, tmp_path, saved, monkeyp
 
     monkeypatch.setattr(REPLAY, "replay", interrupted)
     result = commands("replay", "--corpus", tmp_path)
-    assert result.stderr == "kvetch: interrupted after 1 of 2\n"
+    assert result.stderr == "kvetch: interrupted after 1 of 4\n"  # two cases, each on both of our decodes
     assert result.stdout.endswith("1 PASSED\n")
     assert result.exit_code == 0
 

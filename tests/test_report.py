@@ -1,9 +1,9 @@
 """Reports: what a reader is told, from a summary alone."""
 
 from harness.case import Case, Seq
+from harness.profiles import FEATURES
 from harness.report import declaration, finding_lines, first_line, in_words, ladder_verdict, summary_lines, verdict
 from harness.results import Finding
-from harness.strategies import FEATURES
 from harness.summary import Found, Summary
 
 WRONG = Finding(kind="accuracy", message="out is 1, but should be 0", accuses="the table", line="mine.py:7")
@@ -85,6 +85,19 @@ def test_the_verdict_is_the_last_line_and_counts_new_and_known():
     assert report(interrupted=True).endswith("\nno new findings (interrupted)")
     assert verdict(Summary()) == "nothing ran: no verdict"
     assert verdict(Summary(cases=1, harness_faults=("x",))).startswith("no verdict: the harness")
+
+
+def test_what_was_drawn_is_a_line_a_field_with_numbers_in_order_and_0_for_an_empty_cell():
+    drawn = {"block_size": {"16": 120, "1": 31, "256": 0, "8": 28}, "heads": {"12/4": 2, "2/1": 7}, "features": {}}
+    lines = report(drawn=drawn | {"layout": {"nhd": 3, "hnd": 0}}).splitlines()
+    at = lines.index("judged cases by what was drawn:")
+    assert lines[at + 1 : at + 5] == [
+        "  block_size: 1 31, 8 28, 16 120, 256 0",
+        "  heads: 2/1 7, 12/4 2",
+        "  layout: nhd 3, hnd 0",
+        "",
+    ]
+    assert "judged cases by what was drawn" not in report()
 
 
 def test_known_expired_declined_notes_and_faults_are_all_told():

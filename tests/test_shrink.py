@@ -8,9 +8,10 @@ from attending import lens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case, Seq, replace
+from harness.case import Case, Seq, Slots, replace
+from harness.profiles import Profile
 from harness.shrink import PASSES, shrink, size
-from harness.strategies import Profile, cases
+from harness.strategies import cases
 from harness.traits import TRAITS
 
 LARGE = Case(
@@ -87,6 +88,19 @@ def test_shared_blocks_stay_where_the_fault_needs_them() -> None:
 
 def test_an_empty_row_stays_where_the_fault_needs_it() -> None:
     assert shrink(LARGE, lambda case: any(seq.kv_len == 0 for seq in case.seqs)) == Case(seqs=lens(0))
+
+
+def test_of_skipped_slots_one_stays() -> None:
+    case = Case(op="cache_write", seqs=(Seq(query_len=20, kv_len=20),), slots=Slots(holes=2, tail_padding=3))
+    least = shrink(case, lambda case: case.slots.holes + case.slots.tail_padding > 0)
+    assert (least.slots.holes, least.slots.tail_padding) in ((0, 1), (1, 0))
+
+
+def test_of_two_layouts_that_differ_one_stays() -> None:
+    case = replace(LARGE, layout="padded", v_layout="nhd")
+    assert shrink(case, lambda case: "padded" in case.kv_layouts and "nhd" in case.kv_layouts) == Case(
+        v_layout="padded"
+    )
 
 
 def failing_by(salt: int, share: float) -> Fails:

@@ -1,14 +1,19 @@
 """Claims about what is drawn."""
 
 from collections import Counter
+from functools import cache
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from harness import strategies
-from harness.case import Case, from_json, to_json
+from harness import profiles
+from harness.case import Case, Op, from_json, to_json
+from harness.inputs import materialise
 from harness.ours import decode
-from harness.strategies import cases, profile
+from harness.profiles import KV_DTYPES, Profile, profile, useful
+from harness.states import count
+from harness.strategies import cases
 from harness.subjects import declare, declines
 from harness.traits import rung, traits
 
@@ -35,7 +40,7 @@ def drawn(options, count=300, number=0):
 
 
 def test_every_drawn_case_survives_json():
-    for case in drawn(strategies.Profile(), 100):
+    for case in drawn(profiles.Profile(), 100):
         assert from_json(to_json(case)) == case
 
 
@@ -46,34 +51,34 @@ def test_a_profile_stays_on_its_rungs(step):
 
 
 def test_everything_that_the_issue_names_is_drawn():
-    everything = drawn(strategies.Profile(), 2500)
+    everything = drawn(profiles.Profile(), 800)
     for field, wanted in {
-        "block_size": set(strategies.BLOCK_SIZES),
-        "head_dim": set(strategies.HEAD_DIMS),
-        "dtype": set(strategies.DTYPES),
+        "block_size": set(profiles.BLOCK_SIZES),
+        "head_dim": set(profiles.HEAD_DIMS),
+        "dtype": set(profiles.DTYPES),
         "placement": {"in_order", "reversed", "shuffled", "interleaved", "far"},
-        "table_pad": set(strategies.TABLE_PADS),
-        "values": set(strategies.VALUES),
-        "layout": set(strategies.LAYOUTS),
+        "table_pad": set(profiles.TABLE_PADS),
+        "values": set(profiles.VALUES),
+        "layout": set(profiles.LAYOUTS),
         "q_layout": {"contiguous", "fused_qkv", "transposed_heads"},
-        "k_poison": set(strategies.POISONS),
+        "k_poison": set(profiles.POISONS),
     }.items():
         assert {getattr(case, field) for case in everything} == wanted
-    assert {(case.num_q_heads, case.num_kv_heads) for case in everything} == set(strategies.HEADS)
+    assert {(case.num_q_heads, case.num_kv_heads) for case in everything} == set(profiles.HEADS)
 
 
 def test_lengths_lean_towards_edges():
-    lengths = Counter(seq.kv_len for case in drawn(strategies.Profile(block_sizes=(16,)), 1000) for seq in case.seqs)
+    lengths = Counter(seq.kv_len for case in drawn(profiles.Profile(block_sizes=(16,)), 400) for seq in case.seqs)
     edges = sum(lengths[n] for n in (1, 15, 16, 17, 31, 32, 33, 47, 48, 49))
     assert edges > sum(lengths.values()) / 4
     assert lengths[0] > 0
 
 
 def test_a_case_stays_within_its_budget():
-    for case in drawn(strategies.Profile(), 500):
+    for case in drawn(profiles.Profile(), 300):
         tokens = sum(seq.kv_len for seq in case.seqs)
-        assert tokens * case.num_kv_heads * case.head_dim * 2 <= 2 * strategies.BUDGET_ELEMENTS
-        assert len(case.seqs) * case.num_q_heads <= strategies.BUDGET_PROGRAMS
+        assert tokens * case.num_kv_heads * case.head_dim * 2 <= 2 * profiles.BUDGET_ELEMENTS
+        assert len(case.seqs) * case.num_q_heads <= profiles.BUDGET_PROGRAMS
 
 
 @pytest.mark.parametrize(
@@ -95,9 +100,118 @@ def test_what_is_drawn_for_a_subject_is_what_it_declares(limits):
 
 def test_compile_time_constants_come_from_a_small_pool():
     constants = {(case.head_dim, case.block_size, case.dtype) for case in drawn(profile(OURS, 5), 300)}
-    assert 5 < len(constants) <= strategies.POOL
+    assert 5 < len(constants) <= profiles.POOL
 
 
 def test_every_feature_is_in_the_pool_of_some_of_the_first_rounds():
     pools = [profile(OURS, number).constants for number in range(4)]
-    assert {name for pool in pools for constants in pool for name in constants.features} == set(strategies.FEATURES)
+    assert {name for pool in pools for constants in pool for name in constants.features} == set(profiles.FEATURES)
+
+
+# --- every operation ---------------------------------------------------------------------------------------------
+
+OPS = get_args(Op)
+NEW_TOKENS = ("extend", "step", "cache_write")
+ALL = {"window": True, "softcap": True, "alibi": True, "sinks": True, "lse": True, "out": True, "non_causal": True,
+       "head_dim_v": True, "mla": True, "splits": True, "kv_dtypes": KV_DTYPES}  # fmt: skip
+
+
+@cache
+def whole(op: Op) -> tuple[Case, ...]:
+    """What is drawn for an operation with every feature, no far blocks."""
+    near = ("in_order", "reversed", "shuffled", "interleaved")
+    options = Profile(op=op, features=useful(op), kv_dtypes=KV_DTYPES, splits=True, placements=near, max_kv_len=100)
+    return tuple(drawn(options, 120))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_case_of_every_operation_survives_json_and_materialises(op):
+    for case in whole(op):
+        assert case.op == op
+        assert from_json(to_json(case)) == case
+    for case in whole(op)[:40]:
+        materialise(case)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("limits", [{}, ALL, {"kv_dtypes": ("same", "e5m2"), "mla": True, "groups": (8,)},
+                                    {"empty_rows": False, "shared_blocks": False, "max_kv_len": 40}])  # fmt: skip
+def test_what_is_drawn_for_an_operation_is_what_its_subject_declares(op, limits):
+    declared = declare(op=op, **({"lse": True} if op == "merge" else {}) | limits)
+    for number in range(2):
+        for case in drawn(profile(declared, number, 6), 20, number):
+            assert declines(declared, case) is None
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_only_what_takes_new_tokens_has_other_than_one_query_a_sequence(op):
+    lens = {seq.query_len for case in whole(op) for seq in case.seqs}
+    if op not in NEW_TOKENS:
+        assert lens == {1}
+    else:
+        assert {1, 2, 8} <= lens
+        assert any(n > 16 for n in lens)
+        assert max(lens) <= 64
+        assert (0 in lens) == (op == "extend")
+
+
+@pytest.mark.parametrize("op", NEW_TOKENS)
+def test_prefills_chunks_verifications_and_single_tokens_are_all_drawn(op):
+    seqs = [seq for case in whole(op) for seq in case.seqs]
+    assert any(seq.query_len == seq.kv_len > 1 for seq in seqs)
+    assert any(8 <= seq.query_len < seq.kv_len for seq in seqs)
+    assert any(1 < seq.query_len < 8 < seq.kv_len for seq in seqs)
+    assert any(1 == seq.query_len < seq.kv_len for seq in seqs)
+
+
+def test_slots_are_skipped_and_shuffled_where_nobody_attends_to_them():
+    slots = [case.slots for case in whole("cache_write")]
+    assert {s.holes for s in slots} == {0, 1, 2}
+    assert {s.tail_padding for s in slots} == {0, 1, 2, 3}
+    assert {s.order for s in slots} == {"in_order", "shuffled"}
+    assert {(case.slots.holes, case.slots.order) for case in whole("step")} == {(0, "in_order")}
+    assert {case.slots.tail_padding for case in whole("step")} == {0, 1, 2, 3}
+
+
+def test_tiles_start_inside_blocks_cross_them_and_lie_behind_the_last_token():
+    found = [(case, case.tile.start, case.tile.end) for case in whole("gather")]
+    assert any(a % c.block_size and a // c.block_size < (b - 1) // c.block_size for c, a, b in found)
+    assert any(a > max(seq.kv_len for seq in c.seqs) for c, a, b in found)
+    assert any(a == b for _, a, b in found)
+
+
+def test_states_are_one_to_five_and_none_some_or_all_of_them_empty():
+    merges = whole("merge")
+    assert {count(case) for case in merges} == {1, 2, 3, 4, 5}
+    assert any(not case.states.empty for case in merges)
+    assert any(0 < len(case.states.empty) < count(case) for case in merges)
+    assert any(len(case.states.empty) == count(case) > 1 for case in merges)
+    assert all(case.want_lse for case in merges)
+
+
+@pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write"])
+def test_an_fp8_cache_has_scales_that_are_powers_of_two_and_none_is_one(op):
+    found = [case for case in whole(op) if case.kv_dtype != "same"]
+    assert {case.kv_dtype for case in found} == {"e4m3", "e5m2"}
+    assert {case.scale_granularity for case in found} == {"tensor", "head"}
+    scales = {scale for case in found for scale in (case.k_scale, case.v_scale)}
+    assert 1.0 not in scales
+    assert all(scale.hex().split("p")[0] == "0x1.0000000000000" for scale in scales)
+    assert any(case.k_scale != case.v_scale for case in found)
+    assert all(case.k_scale == case.v_scale == 1.0 for case in whole(op) if case.kv_dtype == "same")
+
+
+@pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write"])
+def test_mla_has_one_kv_head_and_a_v_that_is_the_beginning_of_k_and_other_dims_differ(op):
+    mla = [case for case in whole(op) if case.v_is_k_prefix]
+    assert mla
+    assert {case.num_kv_heads for case in mla} == {1}
+    assert any(case.value_dim < case.head_dim for case in mla)
+    others = [case for case in whole(op) if not case.v_is_k_prefix]
+    assert any(case.value_dim < case.head_dim for case in others)
+    assert any(case.value_dim > case.head_dim for case in others)
+
+
+def test_splits_are_drawn_where_they_are_declared_and_nowhere_else():
+    assert {case.hints.num_splits for case in whole("decode")} == {0, 1, 2, 3, 5, 8}
+    assert {case.hints.num_splits for case in drawn(Profile(), 60)} == {0}

@@ -1,13 +1,23 @@
 """Subjects are found by name, declare themselves field by field, and decline what they do not do."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from attending import RAGGED, lens
 
-from harness.case import Case, Seq, replace
-from harness.subjects import SUBJECTS, Declaration, WrongUse, declare, declines, from_function, load, subject
+from harness.case import Case, Hints, Op, Seq, replace
+from harness.subjects import (
+    SUBJECTS,
+    Declaration,
+    WrongUse,
+    declare,
+    declines,
+    from_function,
+    load,
+    operation,
+    subject,
+)
 
 FILE = """
 from harness import subject
@@ -57,9 +67,10 @@ def test_a_decorated_function_stays_what_it_is() -> None:
     assert from_function(run, name="other").name == "other"
 
 
+OURS = "ours.decode, ours.split_decode, ours.extend, ours.step, ours.cache_write, ours.gather, ours.merge"
 WRONG = {
-    "neither ours nor a file": ("decode", "subject 'decode' is neither one of ours (ours.decode) nor FILE.py:FUNCTION"),
-    "no function": ("{file}", "is neither one of ours (ours.decode) nor FILE.py:FUNCTION"),
+    "neither ours nor a file": ("decode", f"subject 'decode' is neither one of ours ({OURS}) nor FILE.py:FUNCTION"),
+    "no function": ("{file}", f"is neither one of ours ({OURS}) nor FILE.py:FUNCTION"),
     "no such file": ("nowhere.py:f", "subject 'nowhere.py:f': there is no file nowhere.py"),
     "no such function": ("{file}:yours", "has no function 'yours'"),
     "not a function": ("{file}:LIMIT", "has no function 'LIMIT'"),
@@ -121,6 +132,9 @@ FEATURES = {
     "lse": {"want_lse": True},
     "out": {"out_layout": "given"},
     "non_causal": {"causal": False},
+    "head_dim_v": {"head_dim_v": 32},
+    "mla": {"v_is_k_prefix": True},
+    "splits": {"hints": Hints(num_splits=2)},
 }
 
 
@@ -170,16 +184,34 @@ def test_what_is_needed_is_met() -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case(op="extend"), "operation extend is not built yet"),
-        (Case(kv_dtype="e4m3"), "a e4m3 cache under float32 queries is not built yet"),
-        (Case(head_dim_v=32), "head_dim_v is not built yet"),
-        (Case(padding_rows=1), "padding_rows is not built yet"),
+        (Case(new_kv="dense"), "new_kv 'dense' is not built yet"),
+        (Case(kv_dtype="float16"), "a float16 cache under float32 queries is not built yet"),
+        (Case(padding_rows=1), "padding_rows are not built yet: a sequence of kv_len 0 is one"),
     ],
 )
 def test_what_is_not_built_is_declined_by_name(case: Case, reason: str) -> None:
     assert declines(declare(), case) == reason
 
 
-def test_each_of_our_subjects_loads() -> None:
+def test_each_of_our_subjects_loads_and_its_name_tells_its_operation() -> None:
     for name in SUBJECTS:
-        assert callable(load(name).run)
+        found = load(name)
+        assert callable(found.run)
+        assert found.declaration.op == operation(name)
+
+
+@pytest.mark.parametrize("op", get_args(Op))
+def test_every_operation_has_a_subject_of_ours_and_takes_its_own_cases_only(op: str) -> None:
+    ours = [load(name) for name in SUBJECTS if operation(name) == op]
+    assert ours
+    for found in ours:
+        assert found.declines(Case(op=op)) is None
+        other = Case(op="gather" if op != "gather" else "merge")
+        assert found.declines(other) == f"it is a subject for {op}, the case is for {other.op}"
+
+
+def test_an_fp8_cache_is_declined_until_its_type_is_declared() -> None:
+    case = Case(kv_dtype="e4m3", k_scale=2.0)
+    assert declines(declare(), case) == "declares kv_dtypes=('same',)"
+    assert declines(declare(kv_dtypes=("same", "e5m2")), case) == "declares kv_dtypes=('same', 'e5m2')"
+    assert declines(declare(kv_dtypes=("same", "e4m3")), case) is None

@@ -34,12 +34,29 @@ def test_the_exit_code_follows_from_the_summary(summary, code):
 
 
 def test_two_workers_add_up():
-    a = Summary(cases=3, runs=6, seconds=2.0, passed={"mine": {1: 2, 4: 1}}, declined={"far": 1}, worst_margin=0.2)
-    b = Summary(cases=5, runs=9, seconds=3.0, passed={"mine": {1: 5}}, declined={"far": 2}, worst_margin=0.6)
+    a = Summary(
+        cases=3,
+        runs=6,
+        seconds=2.0,
+        passed={"mine": {1: 2, 4: 1}},
+        declined={"far": 1},
+        worst_margin=0.2,
+        drawn={"op": {"decode": 3, "step": 0}},
+    )
+    b = Summary(
+        cases=5,
+        runs=9,
+        seconds=3.0,
+        passed={"mine": {1: 5}},
+        declined={"far": 2},
+        worst_margin=0.6,
+        drawn={"op": {"decode": 5}, "heads": {"1/1": 5}},
+    )
     whole = merge([a, b])
     assert (whole.cases, whole.runs, whole.seconds, whole.worst_margin) == (8, 15, 3.0, 0.6)
     assert whole.passed == {"mine": {1: 7, 4: 1}}
     assert whole.declined == {"far": 3}
+    assert whole.drawn == {"op": {"decode": 8, "step": 0}, "heads": {"1/1": 5}}
     assert whole.cases_per_second == pytest.approx(8 / 3)
 
 
@@ -56,6 +73,7 @@ def test_merging_forgets_no_field():
         failed=1,
         declined={"far": 1},
         not_drawn={"mine": ("sinks",)},
+        drawn={"block_size": {"16": 1, "256": 0}},
         witnesses={"sdpa": {"agreed": 1}},
         findings=(found(),),
         worst_margin=0.5,

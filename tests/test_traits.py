@@ -1,14 +1,15 @@
 """Traits: each is seen where it is, can be taken away, and names a declaration that takes it away."""
 
 import ast
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from attending import EVERYTHING, lens
 from hypothesis import HealthCheck, given, settings
 
-from harness.case import Case, Seq, replace
-from harness.strategies import Profile, cases
+from harness.case import Case, Hints, Op, Seq, Slots, States, Tile, replace
+from harness.profiles import KV_DTYPES, Profile, useful
+from harness.strategies import cases
 from harness.subjects import declare, declines
 from harness.traits import BY_NAME, RUNGS, TRAITS, Trait, rung, traits
 
@@ -28,6 +29,14 @@ WITH: dict[str, dict[str, Any]] = {
     "spare blocks or columns": {"max_len_slack": 1},
     "table padding other than -1": {"table_pad": "huge"},
     "values that are not normal": {"values": "ties"},
+    "several new tokens": {"op": "extend", "seqs": (Seq(query_len=2, kv_len=2),)},
+    "no new token": {"op": "extend", "seqs": (Seq(kv_len=16), Seq(query_len=0, kv_len=16, tag=1))},
+    "a prefix in the cache": {"op": "extend", "seqs": (Seq(query_len=16, kv_len=32),)},
+    "skipped slots": {"op": "cache_write", "slots": Slots(holes=1, tail_padding=1)},
+    "slots out of order": {"op": "cache_write", "slots": Slots(order="shuffled")},
+    "tile inside a block": {"op": "gather", "tile": Tile(start=5, end=20)},
+    "empty state": {"op": "merge", "states": States(empty=(0, 1))},
+    "several states": {"op": "merge", "states": States(partition=(1, 1, 1), empty=(2,))},
     "float16": {"dtype": "float16"},
     "bfloat16": {"dtype": "bfloat16"},
     "GQA": {"num_q_heads": 3},
@@ -46,11 +55,19 @@ WITH: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True},
     "lse": {"want_lse": True},
     "given out": {"out_layout": "padded"},
+    "FP8 cache": {"kv_dtype": "e4m3", "k_scale": 2.0, "v_scale": 0.5},
+    "scales per head": {"kv_dtype": "e5m2", "scale_granularity": "head"},
+    "head_dim_v unlike head_dim": {"head_dim_v": 32},
+    "V a prefix of K": {"v_is_k_prefix": True},
+    "several splits": {"hints": Hints(num_splits=2)},
     "not causal": {"causal": False},
 }
 
 #: One full block, so that nothing else is odd about it.
 PLAIN = Case(seqs=lens(16))
+
+#: A subject that takes every feature.
+ALL = EVERYTHING | {"head_dim_v": True, "mla": True, "splits": True, "kv_dtypes": KV_DTYPES}
 
 every_trait = pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.name)
 
@@ -65,13 +82,17 @@ def test_each_trait_is_seen_and_taken_away_alone(trait: Trait) -> None:
     assert traits(plain) < traits(case)
 
 
-@every_trait
-@given(case=cases(Profile()))
-@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-def test_a_trait_is_taken_from_any_drawn_case(trait: Trait, case: Case) -> None:
-    plain = trait.without(case)  # a legal case, or this raises
-    assert not trait.has(plain)
-    assert [seq.tag for seq in plain.seqs] == [seq.tag for seq in case.seqs][: len(plain.seqs)]
+@pytest.mark.parametrize("op", get_args(Op))
+def test_every_trait_is_taken_from_any_drawn_case(op: Op) -> None:
+    @given(case=cases(Profile(op=op, features=useful(op), kv_dtypes=KV_DTYPES, splits=True)))
+    @settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    def holds(case: Case) -> None:
+        for trait in TRAITS:
+            plain = trait.without(case)  # a legal case, or this raises
+            assert not trait.has(plain), trait.name
+            assert [seq.tag for seq in plain.seqs] == [seq.tag for seq in case.seqs][: len(plain.seqs)]
+
+    holds()
 
 
 DECLARED = [trait for trait in TRAITS if trait.declare]
@@ -82,14 +103,14 @@ def test_the_declaration_that_a_trait_names_declines_it_and_nothing_else(trait: 
     call = ast.parse(f"subject({trait.declare})", mode="eval").body
     assert isinstance(call, ast.Call)
     stated = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    declared = declare(**(EVERYTHING | stated))
+    declared = declare(**(ALL | stated))
     case = replace(PLAIN, **WITH[trait.name])
-    assert declines(declare(**EVERYTHING), case) is None
+    assert declines(declare(**ALL), case) is None
     assert declines(declared, case) is not None
     assert declines(declared, trait.without(case)) is None
 
 
-def test_what_a_subject_cannot_declare_away_is_every_decode() -> None:
+def test_what_a_subject_cannot_declare_away_is_every_kernels_of_its_operation() -> None:
     """A kernel that is wrong there is just wrong: no `@subject` line excuses it."""
     assert {trait.name for trait in TRAITS if not trait.declare} == {
         "several sequences",
@@ -100,6 +121,15 @@ def test_what_a_subject_cannot_declare_away_is_every_decode() -> None:
         "spare blocks or columns",
         "table padding other than -1",
         "values that are not normal",
+        "several new tokens",
+        "no new token",
+        "a prefix in the cache",
+        "skipped slots",
+        "slots out of order",
+        "tile inside a block",
+        "empty state",
+        "several states",
+        "scales per head",  # with an FP8 cache only, which can be declared away
     }
 
 
@@ -110,5 +140,6 @@ def test_a_case_stands_on_the_rung_of_its_highest_trait() -> None:
 
 
 def test_traits_are_told_apart_and_stand_on_rungs() -> None:
-    assert list(BY_NAME) == [trait.name for trait in TRAITS] == list(WITH)
+    assert list(BY_NAME) == [trait.name for trait in TRAITS]
+    assert set(BY_NAME) == set(WITH)
     assert {trait.rung for trait in TRAITS} == set(RUNGS)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 import torch
 from triton import knobs
@@ -17,13 +16,18 @@ from triton.compiler.errors import CompilationError
 from harness.case import Case
 from harness.folders import PACKAGE
 from harness.inputs import Inputs, Materials
+from harness.operations import output_shape
 from harness.subjects import Subject
 from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor
+from harness.values import DTYPES
+from harness.writes import CACHES, apply
 
 _TORCH = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
     "int32": torch.int32,
     "int64": torch.int64,
 }
@@ -154,20 +158,26 @@ class Placement:
         return tensor.view[self.materials.geometry.used].copy()
 
     def changed(self) -> tuple[Written, ...]:
-        """The inputs whose bits are no longer what they were."""
+        """The inputs whose bits are no longer what they were, and the caches that are not what they should be."""
         names = [name for name in self.materials.inputs.tensors() if name != "out"]
         return tuple(written for name in names if (written := self._changed(name)))
 
     def _changed(self, name: str) -> Written | None:
         tensor: Tensor = getattr(self.materials.inputs, name)
         if not tensor.storage.sparse:
-            return Written.between(name, to_numpy(self.after(tensor)), tensor.view)
+            return Written.between(name, to_numpy(self.after(tensor)), self._expected(name, tensor.view))
         used = self.materials.geometry.used
+        rows = {int(block): i for i, block in enumerate(used)}
         after = self.after(tensor)[torch.from_numpy(used).to(self.device)]
-        written = Written.between(name, to_numpy(after), self._before[name])
+        written = Written.between(name, to_numpy(after), self._expected(name, self._before[name], rows))
         if written is None or isinstance(written.index, int):
             return written
         return replace(written, index=(int(used[written.index[0]]), *written.index[1:]))
+
+    def _expected(self, name: str, before: Array, rows: dict[int, int] | None = None) -> Array:
+        """What a right call leaves: a cache with its new tokens, everything else as it was."""
+        stored = self.materials.stored
+        return before if stored is None or name not in CACHES else apply(stored, name, before, rows)
 
     def outside(self) -> tuple[Written, ...]:
         """The fences, and the gaps between strides, that were written; tensors in one storage have one in common."""
@@ -224,19 +234,21 @@ def compile_times() -> Iterator[list[float]]:
 def read_output(returned: Any, placement: Placement) -> Observed:
     """Bring the output to NumPy, or say in words why it is none."""
     case = placement.materials.case
+    shape = output_shape(case)
+    if shape is None:  # it writes in place
+        return Observed()
     out, lse = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
     given = placement.materials.inputs.out
     out = out if given is None else placement.after(given)
-    tokens = sum(seq.query_len for seq in case.seqs)
     expected = placement.after(placement.materials.inputs.q)
-    complaint = _complain("out", out, (tokens, case.num_q_heads, case.value_dim), expected.dtype, expected.device)
+    dtype = _TORCH[case.cache_dtype] if case.op == "gather" else expected.dtype
+    complaint = _complain("out", out, shape, dtype, expected.device)
     if case.want_lse and not complaint:
-        complaint = _complain("lse", lse, (tokens, case.num_q_heads), torch.float32, expected.device)
+        complaint = _complain("lse", lse, shape[:2], torch.float32, expected.device)
     if complaint:
         return Observed(complaint=complaint)
     wanted: dict[str, Any] = {"out": out, "lse": lse} if case.want_lse else {"out": out}
     lent = [f"{name} lies in the memory of {owner}" for name, t in wanted.items() for owner in placement.lent(t)[:1]]
-    # Copied: a subject that keeps its output buffer would write the next call's output over this one.
     values: dict[str, Any] = {name: to_numpy(tensor).copy() for name, tensor in wanted.items()}
     return Observed(complaint=f"{lent[0]}, but should have its own" if lent else "", **values)
 
@@ -280,16 +292,17 @@ def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
 
 def to_torch(flat: Array, dtype: str) -> torch.Tensor:
     """A NumPy array as a torch tensor that shares its memory; torch does not know ml_dtypes."""
-    if dtype == "bfloat16":
-        return torch.from_numpy(flat.view(np.int16)).view(torch.bfloat16)
+    if dtype in ("bfloat16", "e4m3", "e5m2"):
+        return torch.from_numpy(flat.view(f"i{flat.itemsize}")).view(_TORCH[dtype])
     return torch.from_numpy(flat)
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
     """A torch tensor as a NumPy array, in its own type."""
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    for name in ("bfloat16", "e4m3", "e5m2"):
+        if tensor.dtype == _TORCH[name]:
+            return tensor.view(torch.int16 if name == "bfloat16" else torch.int8).numpy().view(DTYPES[name])
     return tensor.numpy()
 
 

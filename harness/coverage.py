@@ -1,0 +1,80 @@
+"""Coverage of what is drawn: judged cases by field and value, where what could be drawn but was not shows as 0."""
+
+from collections.abc import Iterable, Iterator
+
+from harness.case import Case
+from harness.profiles import JOINT_LAYOUTS, Profile, whole_profile
+from harness.subjects import Declaration, features
+
+#: Field to value to judged cases.
+Drawn = dict[str, dict[str, int]]
+
+#: Fields of a case that are counted by their value, and where a profile keeps the options.
+_OPTIONS = {
+    "op": "op",
+    "dtype": "dtypes",
+    "kv_dtype": "kv_dtypes",
+    "block_size": "block_sizes",
+    "head_dim": "head_dims",
+    "layout": "layouts",
+    "q_layout": "q_layouts",
+    "placement": "placements",
+    "table_pad": "table_pads",
+    "table_dtype": "table_dtypes",
+    "values": "values",
+    "k_poison": "poisons",
+    "v_poison": "poisons",
+    "spare_poison": "poisons",
+}
+
+
+def undrawn(declarations: Iterable[Declaration]) -> Drawn:
+    """Every option of the subjects' profiles, nothing of it drawn so far."""
+    table: Drawn = {}
+    for declared in declarations:
+        for field, options in _could_be(whole_profile(declared)).items():
+            table[field] = table.get(field, {}) | dict.fromkeys(options, 0)
+    return table
+
+
+def _could_be(whole: Profile) -> dict[str, list[str]]:
+    options = {field: [str(option) for option in _many(getattr(whole, name))] for field, name in _OPTIONS.items()}
+    apart = set(whole.layouts) - set(JOINT_LAYOUTS)
+    return options | {
+        "heads": [f"{q}/{kv}" for q, kv in whole.heads],
+        "v_layout": list(whole.v_layouts) if apart else ["same"],
+        "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
+        "features": [*whole.features, *(["splits"] if whole.splits else [])],
+    }
+
+
+def _many(options: object) -> tuple[object, ...]:
+    return options if isinstance(options, tuple) else (options,)
+
+
+def count(table: Drawn, case: Case) -> None:
+    """Add one judged case to the table."""
+    for field, value in _cells(case):
+        row = table.setdefault(field, {})
+        row[value] = row.get(value, 0) + 1
+
+
+def _cells(case: Case) -> Iterator[tuple[str, str]]:
+    for field in (*_OPTIONS, "v_layout", "out_layout"):
+        yield field, str(getattr(case, field))
+    yield "heads", f"{case.num_q_heads}/{case.num_kv_heads}"
+    yield from (("features", name) for name, is_on in features(case).items() if is_on)
+
+
+def lines(table: Drawn) -> Iterator[str]:
+    """A line a field: each value with its count, numbers in ascending order."""
+    for field, row in table.items():
+        if row:
+            yield f"{field}: {', '.join(f'{value} {row[value]}' for value in _ordered(row))}"
+
+
+def _ordered(values: Iterable[str]) -> list[str]:
+    values = list(values)
+    if not all(part.isdigit() for value in values for part in value.split("/")):
+        return values
+    return sorted(values, key=lambda value: [int(part) for part in value.split("/")])

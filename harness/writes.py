@@ -1,0 +1,106 @@
+"""New tokens on their way into the cache: their dense K and V, their slots, and what a right write leaves behind."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import values
+from harness.case import Case, Seq
+from harness.geometry import Geometry
+from harness.tensors import Array
+from harness.values import Floats
+
+#: Operations that write the cache.
+WRITING = ("cache_write", "step")
+CACHES = ("k_cache", "v_cache")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The cells that change, and their values in the cache's own type."""
+
+    blocks: NDArray[np.int64]  # [cells]
+    offsets: NDArray[np.int64]  # [cells]
+    k: Array  # [cells, num_kv_heads, head_dim]
+    v: Array  # [cells, num_kv_heads, head_dim_v]
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """A batch of new tokens in launch order; a row whose slot is -1 is skipped, so its K and V are poison."""
+
+    k: Floats  # [rows, num_kv_heads, head_dim], NaN where skipped
+    v: Floats
+    slots: NDArray[np.int64]  # [rows]
+    stored: Stored
+
+
+def cached_len(case: Case, seq: Seq) -> int:
+    """Tokens that are in the cache before the call."""
+    return max(seq.kv_len - seq.query_len, 0) if case.op in WRITING else seq.kv_len
+
+
+def new_tokens(case: Case, geometry: Geometry) -> NewTokens:
+    """The new tokens of every sequence, some of them holes, then the padding of the batch."""
+    parts = [_of(case, seq, table) for seq, table in zip(case.seqs, geometry.tables, strict=True)]
+    k, v, slots = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    slots = _with_holes(case, slots)
+    order = _order(case, len(slots))
+    k, v, slots = k[order], v[order], slots[order]
+    skipped = slots < 0
+    k[skipped], v[skipped] = np.nan, np.nan
+    return _padded(case, k, v, slots, _stored(case, k[~skipped], v[~skipped], slots[~skipped]))
+
+
+def _of(case: Case, seq: Seq, table: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """K, V and slot of one sequence's new tokens; those before the first position are padding rows."""
+    positions = np.arange(seq.kv_len - seq.query_len, seq.kv_len)
+    real = positions[positions >= 0]
+    lead = len(positions) - len(real)
+    k, v = values.keys(case, seq)[real], values.values(case, seq)[real]
+    slots = table[real // case.block_size] * case.block_size + real % case.block_size
+    return _lead(k, lead), _lead(v, lead), np.concatenate([np.full(lead, -1), slots])
+
+
+def _lead(data: Floats, rows: int) -> Floats:
+    return np.concatenate([np.full((rows, *data.shape[1:]), np.nan), data])
+
+
+def _with_holes(case: Case, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    order = np.argsort(values.hashed(case.geometry_seed, values.HOT, np.arange(len(slots))), kind="stable")
+    slots = slots.copy()
+    slots[order[: case.slots.holes]] = -1
+    return slots
+
+
+def _order(case: Case, rows: int) -> NDArray[np.int64]:
+    if case.slots.order == "in_order":
+        return np.arange(rows)
+    return np.argsort(values.hashed(case.geometry_seed, values.ORDER, np.arange(rows)), kind="stable")
+
+
+def _stored(case: Case, k: Floats, v: Floats, slots: NDArray[np.int64]) -> Stored:
+    k_scales, v_scales = values.scales(case)
+    dense_k, dense_v = (values.cast(x, case.dtype).astype(np.float64) for x in (k, v))
+    blocks, offsets = slots // case.block_size, slots % case.block_size
+    return Stored(
+        blocks,
+        offsets,
+        values.encode(dense_k, k_scales, case.cache_dtype),
+        values.encode(dense_v, v_scales, case.cache_dtype),
+    )
+
+
+def _padded(case: Case, k: Floats, v: Floats, slots: NDArray[np.int64], stored: Stored) -> NewTokens:
+    tail = case.slots.tail_padding
+    k, v = (np.concatenate([x, np.full((tail, *x.shape[1:]), np.nan)]) for x in (k, v))
+    return NewTokens(k, v, np.concatenate([slots, np.full(tail, -1)]), stored)
+
+
+def apply(stored: Stored, name: str, cache: Array, rows: dict[int, int] | None = None) -> Array:
+    """A copy of the cache with the cells in it; `rows` maps block ids to rows where only some blocks were copied."""
+    after = cache.copy()
+    blocks = stored.blocks if rows is None else np.array([rows[int(b)] for b in stored.blocks], dtype=np.int64)
+    after[blocks, stored.offsets] = stored.k if name == "k_cache" else stored.v
+    return after

@@ -1,0 +1,352 @@
+"""Paged attention of any number of new tokens per sequence: prefill, chunked prefill, prefix-cache hit and verify."""
+
+import itertools
+import math
+
+import torch
+import triton
+import triton.language as tl
+from decode import (
+    INDEX_DTYPES,
+    check_block_ids,
+    check_devices,
+    check_dtype,
+    check_dtypes,
+    check_lens,
+    check_numbers,
+    check_optional,
+    check_rank,
+    check_shape,
+    per_head,
+    strides,
+    tanh,
+)
+from paged_tile import load_paged_tile
+
+#: `tl.dot` takes no dimension below this.
+SMALLEST_TILE = 16
+
+# --- the kernel --------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def attention_scores(q, k, distance, scale, softcap, slope):
+    """The logits of one tile: scale, then softcap, then ALiBi."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [TILE_Q, TILE_KV]
+    if softcap is not None:
+        scores = softcap * tanh(scores / softcap)
+    if slope is not None:
+        scores -= slope * tl.abs(distance).to(tl.float32)
+    return scores
+
+
+@triton.jit
+def softmax_step(scores, v, m, l, acc):
+    """Add one tile to each row's running maximum `m`, sum `l` and weighted values `acc`."""
+    m_new = tl.maximum(m, tl.max(scores, axis=1))  # [TILE_Q]
+    # A row that has seen no key yet has m_new = -inf; a shift of 0 keeps it from -inf minus -inf, and its weights at 0.
+    shift = tl.where(m_new == -float("inf"), 0.0, m_new)  # [TILE_Q]
+    rescale = tl.exp(m - shift)  # [TILE_Q]
+    p = tl.exp(scores - shift[:, None])  # [TILE_Q, TILE_KV]
+    l = l * rescale + tl.sum(p, axis=1)
+    acc = tl.dot(p, v, acc * rescale[:, None], input_precision="ieee")  # [TILE_Q, TILE_DV]
+    return m_new, l, acc
+
+
+# These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
+UNSPECIALISED = (
+    "window_left", "window_right", "block_size", "head_dim", "head_dim_v", "group",
+    "stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head",
+    "stride_table_seq", "stride_table_column", "stride_starts_seq", "stride_lens_seq",
+    "stride_slopes_head", "stride_sinks_head", "stride_k_scale_head", "stride_v_scale_head",
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def paged_extend_kernel(
+    # Outputs
+    out_ptr,           # [tokens, num_q_heads, head_dim_v]
+    lse_ptr,           # [tokens, num_q_heads] float32, contiguous; None: not wanted
+    # Inputs
+    q_ptr,             # [tokens, num_q_heads, head_dim]: the new tokens of all sequences, one after the other
+    k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
+    v_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim_v]; may lie in k_cache
+    block_tables_ptr,  # [num_seqs, columns]
+    query_starts_ptr,  # [num_seqs + 1]
+    kv_lens_ptr,       # [num_seqs]
+    alibi_slopes_ptr,  # [num_q_heads]; None: no ALiBi
+    sinks_ptr,         # [num_q_heads]; None: no sinks
+    k_scale_ptr,       # [num_kv_heads]; None: K is stored as it is
+    v_scale_ptr,       # [num_kv_heads]; None: V is stored as it is
+    # Numbers
+    scale,
+    softcap,           # None: no softcap
+    window_left,       # keys seen before the query's own; None: unlimited
+    window_right,      # keys seen after it, 0 where causal; None: unlimited
+    block_size,
+    head_dim,
+    head_dim_v,
+    group,             # query heads per KV head
+    # Strides, in elements
+    stride_out_token, stride_out_head, stride_out_dim,
+    stride_q_token, stride_q_head, stride_q_dim,
+    stride_k_block, stride_k_slot, stride_k_head, stride_k_dim,
+    stride_v_block, stride_v_slot, stride_v_head, stride_v_dim,
+    stride_table_seq, stride_table_column,
+    stride_starts_seq, stride_lens_seq, stride_slopes_head, stride_sinks_head,
+    stride_k_scale_head, stride_v_scale_head,
+    # Tiles, each a power of two
+    TILE_Q: tl.constexpr,
+    TILE_KV: tl.constexpr,
+    TILE_D: tl.constexpr,
+    TILE_DV: tl.constexpr,
+):  # fmt: skip
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
+    first_row = tl.program_id(0).to(tl.int64) * TILE_Q
+    head = tl.program_id(1).to(tl.int64)
+    seq = tl.program_id(2).to(tl.int64)
+    query_start = tl.load(query_starts_ptr + seq * stride_starts_seq).to(tl.int64)
+    query_len = tl.load(query_starts_ptr + (seq + 1) * stride_starts_seq).to(tl.int64) - query_start
+    # The grid is as long as the longest sequence, or longer.
+    if first_row >= query_len:
+        return
+    kv_head = head // group
+    row = first_row + tl.arange(0, TILE_Q)  # [TILE_Q]
+    token = query_start + row  # [TILE_Q]
+    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
+    dim_v = tl.arange(0, TILE_DV).to(tl.int64)  # [TILE_DV]
+    in_seq = row < query_len  # [TILE_Q]
+
+    # [TILE_Q, TILE_D]
+    q_offset = token[:, None] * stride_q_token + head * stride_q_head + dim[None, :] * stride_q_dim
+    q = tl.load(q_ptr + q_offset, mask=in_seq[:, None] & (dim < head_dim)[None, :], other=0.0).to(tl.float32)
+
+    # The queries are the last of the kv_len tokens. Keys are read from the first that the first row of the tile sees
+    # to the last that its last row sees: there is nothing for the others of the tile beyond.
+    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int64)
+    cached_len = kv_len - query_len
+    position = cached_len + row  # [TILE_Q]
+    last_row = tl.minimum(first_row + TILE_Q, query_len) - 1
+    first_key = tl.zeros_like(kv_len)
+    end_key = kv_len
+    if window_left is not None:
+        first_key = tl.maximum(cached_len + first_row - window_left, 0)
+    if window_right is not None:
+        end_key = tl.minimum(cached_len + last_row + window_right + 1, kv_len)
+
+    # An FP8 cache stores K / k_scale, and what is common to all keys of a head is multiplied in once.
+    if k_scale_ptr is not None:
+        scale *= tl.load(k_scale_ptr + kv_head * stride_k_scale_head)
+
+    slope = None
+    if alibi_slopes_ptr is not None:
+        slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)
+
+    # A sink is a logit without a value: it is there before the first key, with weight exp(sink - m) = 1.
+    m = tl.full([TILE_Q], -float("inf"), tl.float32)
+    l = tl.zeros([TILE_Q], tl.float32)
+    if sinks_ptr is not None:
+        m = tl.zeros([TILE_Q], tl.float32) + tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32)
+        l = tl.full([TILE_Q], 1.0, tl.float32)
+    acc = tl.zeros([TILE_Q, TILE_DV], tl.float32)
+
+    table_ptr = block_tables_ptr + seq * stride_table_seq
+    for start in range(first_key, end_key, TILE_KV):
+        # [TILE_KV, TILE_D]
+        k = load_paged_tile(
+            k_cache_ptr + kv_head * stride_k_head, table_ptr, start, end_key, block_size, head_dim,
+            stride_k_block, stride_k_slot, stride_k_dim, stride_table_column, TILE_KV, TILE_D,
+        ).to(tl.float32)  # fmt: skip
+
+        # [TILE_KV, TILE_DV]; 0 beyond end_key like K, because a weight of 0 times a stale NaN is NaN
+        v = load_paged_tile(
+            v_cache_ptr + kv_head * stride_v_head, table_ptr, start, end_key, block_size, head_dim_v,
+            stride_v_block, stride_v_slot, stride_v_dim, stride_table_column, TILE_KV, TILE_DV,
+        ).to(tl.float32)  # fmt: skip
+
+        key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
+        distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
+        visible = (key < end_key)[None, :]
+        if window_left is not None:
+            visible = visible & (distance <= window_left)
+        if window_right is not None:
+            visible = visible & (distance >= -window_right)
+
+        scores = attention_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
+        scores = tl.where(visible, scores, -float("inf"))
+        m, l, acc = softmax_step(scores, v, m, l, acc)
+
+    # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
+    l = tl.where(l == 0.0, 1.0, l)
+    out = acc / l[:, None]  # [TILE_Q, TILE_DV]
+    if v_scale_ptr is not None:
+        out *= tl.load(v_scale_ptr + kv_head * stride_v_scale_head)
+
+    # [TILE_Q, TILE_DV]
+    out_offset = token[:, None] * stride_out_token + head * stride_out_head + dim_v[None, :] * stride_out_dim
+    in_out = in_seq[:, None] & (dim_v < head_dim_v)[None, :]
+    tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_out)
+    if lse_ptr is not None:
+        tl.store(lse_ptr + token * tl.num_programs(1) + head, m + tl.log(l), mask=in_seq)
+
+
+# --- the wrapper -------------------------------------------------------------------------------------------------
+
+
+def paged_extend(
+    q,
+    k_cache,
+    v_cache,
+    block_tables,
+    query_starts,
+    kv_lens,
+    *,
+    scale=None,
+    causal=True,
+    window=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    sinks=None,
+    k_scale=None,
+    v_scale=None,
+    out=None,
+    return_lse=False,
+    max_query_len=None,
+    tile_q=16,
+    tile_kv=None,
+):
+    """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
+
+    The new tokens are in the cache already and counted in kv_lens. A key that nobody in a tile of queries sees is not
+    read. Without `max_query_len`, which may be larger than needed, query_starts are read: a GPU has to be waited for.
+    v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
+    k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
+    """
+    check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens)
+    check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
+    check_dtype("query_starts", query_starts, INDEX_DTYPES)
+    check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out)
+    check_devices(q, k_cache, v_cache, block_tables, query_starts, kv_lens, alibi_slopes, sinks, k_scale, v_scale, out)
+    check_numbers(window, softcap)
+    tile_d, tile_dv = padded(q.shape[2]), padded(v_cache.shape[3])
+    tile_kv = keys_per_tile(tile_d) if tile_kv is None else tile_kv
+    check_tiles(tile_q, tile_kv)
+
+    tokens, num_q_heads, head_dim = q.shape
+    _, block_size, num_kv_heads, head_dim_v = v_cache.shape
+    num_seqs = len(kv_lens)
+    max_query_len = longest(query_starts) if max_query_len is None else max_query_len
+    out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
+    lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
+    paged_extend_kernel[(triton.cdiv(max_query_len, tile_q), num_q_heads, num_seqs)](
+        out_ptr=out,
+        lse_ptr=lse,
+        q_ptr=q,
+        k_cache_ptr=k_cache,
+        v_cache_ptr=v_cache,
+        block_tables_ptr=block_tables,
+        query_starts_ptr=query_starts,
+        kv_lens_ptr=kv_lens,
+        alibi_slopes_ptr=alibi_slopes,
+        sinks_ptr=sinks,
+        k_scale_ptr=k_scale,
+        v_scale_ptr=v_scale,
+        scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
+        softcap=float(softcap) if softcap > 0 else None,
+        window_left=window[0] if window[0] >= 0 else None,
+        window_right=keys_ahead(causal, window[1]),
+        block_size=block_size,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        group=num_q_heads // num_kv_heads,
+        **strides("out", out, "token head dim"),
+        **strides("q", q, "token head dim"),
+        **strides("k", k_cache, "block slot head dim"),
+        **strides("v", v_cache, "block slot head dim"),
+        **strides("table", block_tables, "seq column"),
+        **strides("starts", query_starts, "seq"),
+        **strides("lens", kv_lens, "seq"),
+        **strides("slopes", alibi_slopes, "head"),
+        **strides("sinks", sinks, "head"),
+        **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
+        **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
+        TILE_Q=tile_q,
+        TILE_KV=tile_kv,
+        TILE_D=tile_d,
+        TILE_DV=tile_dv,
+    )
+    return (out, lse) if return_lse else out
+
+
+def longest(query_starts):
+    """The most new tokens of any sequence."""
+    return int(query_starts.diff().max()) if len(query_starts) > 1 else 0
+
+
+def keys_ahead(causal, right):
+    """How many keys after its own a query sees, None for all: a causal mask is a window that ends at the query."""
+    if causal:
+        return 0
+    return right if right >= 0 else None
+
+
+def padded(head_dim):
+    return max(triton.next_power_of_2(head_dim), SMALLEST_TILE)
+
+
+def keys_per_tile(tile_d):
+    """32, or 16 of a head so wide (MLA) that q, K and V in float32 would not fit the shared memory of an H200."""
+    return 32 if tile_d <= 512 else 16
+
+
+# --- what the wrapper refuses ------------------------------------------------------------------------------------
+
+
+def check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens):
+    check_rank("q", q, "[tokens, num_q_heads, head_dim]")
+    check_rank("k_cache", k_cache, "[num_blocks, block_size, num_kv_heads, head_dim]")
+    check_rank("v_cache", v_cache, "[num_blocks, block_size, num_kv_heads, head_dim_v]")
+    check_rank("block_tables", block_tables, "[num_seqs, columns]")
+    num_seqs = len(block_tables)
+    check_shape("k_cache", k_cache, (*k_cache.shape[:3], q.shape[2]), "to have q's head_dim")
+    check_shape("v_cache", v_cache, (*k_cache.shape[:3], v_cache.shape[3]), "to be like k_cache in all but head_dim")
+    check_shape("query_starts", query_starts, (num_seqs + 1,), "to have one more than block_tables has rows")
+    check_shape("kv_lens", kv_lens, (num_seqs,), "to have a length per row of block_tables")
+    check_heads(q.shape[1], k_cache, v_cache)
+
+
+def check_heads(num_q_heads, k_cache, v_cache):
+    num_kv_heads = k_cache.shape[2]
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if min(cache.shape[1:]) < 1:
+            raise ValueError(f"{name} has shape {list(cache.shape)}, but expected at least 1 in all but num_blocks")
+    if num_q_heads % num_kv_heads:
+        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
+
+
+def check_tiles(tile_q, tile_kv):
+    for name, tile in (("tile_q", tile_q), ("tile_kv", tile_kv)):
+        if tile < SMALLEST_TILE or tile & (tile - 1):
+            raise ValueError(f"{name} is {tile}, but expected a power of two from {SMALLEST_TILE}")
+
+
+# --- what only the values tell -----------------------------------------------------------------------------------
+
+
+def validate(inputs):
+    """Refuse starts, lengths and block ids that point outside; reads the values, so a GPU has to be waited for."""
+    num_blocks, block_size = inputs.k_cache.shape[:2]
+    check_query_starts(inputs.query_starts, len(inputs.q), inputs.max_query_len)
+    check_lens(inputs.kv_lens, inputs.block_tables.shape[1] * block_size)
+    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks)
+
+
+def check_query_starts(query_starts, tokens, max_query_len):
+    starts = query_starts.tolist()
+    if starts[0] != 0 or starts[-1] != tokens:
+        raise ValueError(f"query_starts go from {starts[0]} to {starts[-1]}, but expected 0 to q's {tokens} tokens")
+    for seq, (start, end) in enumerate(itertools.pairwise(starts)):
+        if end < start:
+            raise ValueError(f"query_starts[{seq + 1}] is {end}, but expected at least the {start} before it")
+        if max_query_len is not None and end - start > max_query_len:
+            raise ValueError(f"max_query_len is {max_query_len}, but sequence {seq} has {end - start} new tokens")

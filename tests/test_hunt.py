@@ -1,0 +1,112 @@
+"""A hunt draws until something new fails, shrinks it, and says how surely it fails and what it needs."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attending import lens
+
+from harness import hunt
+from harness.campaign import Campaign, Plan
+from harness.case import Case
+from harness.hunt import ROUND, Hunt, Stop
+from harness.profiles import Profile
+from harness.results import Finding, Result
+from harness.subjects import declare
+
+WRONG = Finding(kind="accuracy", message="out is 1, but should be 0")
+NEAR = Profile(placements=("in_order",), max_kv_len=100)
+
+
+class Runner:
+    """Judges by a predicate, and remembers what it was shown."""
+
+    restarts = 0
+
+    def __init__(self, wrong: Callable[[Case], bool]) -> None:
+        self.wrong, self.shown = wrong, []
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        self.shown.append((case, options))
+        findings = (WRONG,) if self.wrong(case) else ()
+        return Result(case=case, subject=subject, executor="gridsim", findings=findings, runs=1)
+
+
+def hunted(wrong: Callable[[Case], bool], seconds: float = 60.0, **plan: Any) -> Hunt:
+    return Hunt(Campaign(Plan({"mine": declare()}, "gridsim", seconds, **plan), Runner(wrong)), "mine")
+
+
+def test_without_a_fault_a_round_ends_and_finds_nothing() -> None:
+    hunting = hunted(lambda case: False)
+    hunting.search(NEAR, 1)
+    assert 10 < len(hunting.memo) <= ROUND
+    assert list(hunting.found()) == []
+
+
+def test_no_case_is_judged_twice() -> None:
+    hunting = hunted(lambda case: False)
+    assert [hunting.examine(Case()), hunting.examine(Case())] == ["", ""]
+    assert len(hunting.campaign.runner.shown) == 1
+
+
+def test_a_fault_is_shrunk_to_the_smallest_case_with_what_it_needs_and_run_again() -> None:
+    hunting = hunted(lambda case: any(seq.kv_len > 20 for seq in case.seqs) and case.group > 1)
+    hunting.search(NEAR, 1)
+    (found,) = hunting.found()
+    assert found.case == Case(seqs=lens(21), num_q_heads=2)
+    assert set(found.needs) == {"several blocks", "GQA"}
+    assert (found.again, found.finding, found.executor) == ("3 of 3", WRONG, "gridsim")
+    assert found.met > 1
+    assert found.executions == len(hunting.memo)
+
+
+def test_what_a_known_finding_explains_is_not_hunted_again() -> None:
+    first = hunted(lambda case: case.group > 1)
+    first.search(NEAR, 1)
+    first.campaign.findings = list(first.found())
+    again = Hunt(first.campaign, "mine")
+    assert again.examine(Case(num_q_heads=3)) == ""
+    assert list(again.found()) == []
+
+
+def test_a_fault_that_fails_now_and_then_says_how_often() -> None:
+    turns = iter([True, False, True, *[False] * 500])
+    hunting = hunted(lambda case: next(turns))
+    assert hunting.examine(Case()) == "wrong output"
+    (found,) = hunting.found()
+    assert found.again == "1 of 3"
+
+
+def test_confirming_asks_for_a_thorough_run() -> None:
+    hunting = hunted(lambda case: True)
+    hunting.examine(Case())
+    list(hunting.found())
+    assert hunting.campaign.runner.shown[-1][1] == {"thorough": True}
+
+
+def test_when_the_time_is_over_nothing_more_is_judged() -> None:
+    hunting = hunted(lambda case: False, seconds=0.0)
+    with pytest.raises(Stop):
+        hunting.examine(Case())
+    with pytest.raises(Stop):
+        hunting.search(NEAR, 1)
+    assert hunting.campaign.runner.shown == []
+
+
+def test_a_budget_of_cases_ends_the_drawing_but_not_the_shrinking() -> None:
+    hunting = hunted(lambda case: case.seqs[0].kv_len > 2, max_cases=1)
+    assert hunting.examine(Case(seqs=lens(9))) == "wrong output"
+    assert hunting.campaign.over
+    (found,) = hunting.found()
+    assert found.case == Case(seqs=lens(3))
+
+
+def test_shrinking_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hunt, "FINISH_SECONDS", 0.0)
+    hunting = hunted(lambda case: True)
+    hunting.patience = 0.0
+    hunting.examine(Case(seqs=lens(9)))
+    time.sleep(0.01)
+    (found,) = hunting.found()
+    assert found.case == Case(seqs=lens(9))

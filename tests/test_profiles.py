@@ -1,0 +1,77 @@
+"""Profiles: what a declaration and a rung leave to be drawn, simplest first."""
+
+import itertools
+
+import pytest
+
+from harness.case import Op
+from harness.ours import cache_write, decode, extend, gather, merge, split_decode, step
+from harness.profiles import FEATURES, POOL, USELESS, Profile, not_drawn, profile, useful, whole_profile
+from harness.subjects import declare
+
+OURS = {
+    "decode": decode, "split_decode": split_decode, "extend": extend, "step": step, "cache_write": cache_write,
+    "gather": gather, "merge": merge,
+}  # fmt: skip
+every_subject = pytest.mark.parametrize("name", OURS)
+
+
+@every_subject
+def test_the_lowest_rung_draws_only_the_simplest(name: str) -> None:
+    low = profile(OURS[name].__kvetch__, 1, rungs=1)
+    assert (low.op, low.features, low.kv_dtypes, low.splits) == (OURS[name].__kvetch__.op, (), ("same",), False)
+    assert (low.placements, low.layouts, low.dtypes) == (("in_order",), ("nhd",), ("float32",))
+    assert not any((low.ragged, low.empty_rows, low.partial_blocks, low.shared_blocks, low.spare))
+    assert {(c.head_dim, c.block_size, c.kv_dtype) for c in low.constants} == {(16, 16, "same")}
+
+
+@every_subject
+def test_a_higher_rung_never_draws_less(name: str) -> None:
+    rungs = [profile(OURS[name].__kvetch__, 1, rungs=rungs) for rungs in range(1, 7)]
+    for lower, higher in itertools.pairwise(rungs):
+        for field in ("placements", "dtypes", "layouts", "head_dims", "block_sizes", "features", "kv_dtypes", "heads"):
+            assert set(getattr(lower, field)) <= set(getattr(higher, field)), field
+
+
+@every_subject
+def test_a_pool_of_constants_begins_with_the_plainest_and_changes_with_the_seed(name: str) -> None:
+    one, again, other = (profile(OURS[name].__kvetch__, seed) for seed in (1, 1, 2))
+    assert one == again
+    assert one.constants != other.constants
+    assert 1 < len(one.constants) <= POOL
+    first = one.constants[0]
+    assert (first.head_dim, first.block_size, first.dtype, first.kv_dtype, first.features) == (
+        16, 16, "float32", "same", ()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write", "gather", "merge"])
+def test_an_operation_draws_the_features_that_it_has_a_use_for(op: Op) -> None:
+    everything = whole_profile(declare(op=op, **dict.fromkeys(FEATURES, True)))
+    assert everything.features == useful(op)
+    assert set(useful(op)) == set(FEATURES) - set(USELESS.get(op, ()))
+    assert not_drawn(declare(op=op)) == useful(op)
+
+
+@pytest.mark.parametrize(
+    ("declared", "field", "drawn"),
+    [
+        ({"kv_dtypes": ("same", "e5m2")}, "kv_dtypes", ("same", "e5m2")),
+        ({"splits": True}, "splits", True),
+        ({"groups": (8,)}, "heads", ((8, 1), (16, 2))),
+        ({"groups": (13,)}, "heads", ((13, 1),)),
+        ({"head_dims": (48, 64)}, "head_dims", (64, 48)),
+        ({"finite_dead_slots": True}, "poisons", ("huge",)),
+        ({"padded_table": True}, "table_pads", ("zero", "other")),
+        ({"kv_strides_apart": False}, "v_layouts", ("same",)),
+        ({"scales": False}, "scales", (None,)),
+        ({"max_kv_len": 40}, "max_kv_len", 40),
+        ({"max_kv_len": 10**6}, "max_kv_len", Profile().max_kv_len),
+    ],
+)
+def test_what_is_declared_is_what_is_drawn(declared: dict, field: str, drawn: object) -> None:
+    assert getattr(whole_profile(declare(**declared)), field) == drawn
+
+
+def test_whatever_is_declared_is_drawn_even_where_only_far_blocks_are() -> None:
+    assert profile(declare(placements=("far",)), 1, rungs=1).placements == ("far",)
