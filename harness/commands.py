@@ -118,6 +118,9 @@ def _told(message: str, code: int) -> int:
     return code
 
 
+#: The operation of a function that declares none.
+DEFAULT_OP = "decode"
+
 executor_option = click.option(
     "--executor",
     type=click.Choice(["gridsim", "gpu", "interpreter"]),
@@ -134,8 +137,7 @@ subject_option = click.option(
 op_option = click.option(
     "--op",
     type=click.Choice(get_args(Op)),
-    default="decode",
-    show_default=True,
-    help="The operation, for a function that does not declare one.",
+    default=None,
+    help=f"The operation of a function that does not declare one (default: {DEFAULT_OP}); of ours, those to test.",
 )
 device_option = click.option("--device", type=click.IntRange(min=0), default=None, help="Which GPU.")

@@ -18,6 +18,7 @@ from rich.console import Console
 from harness import known
 from harness.campaign import Campaign, Plan
 from harness.commands import (
+    DEFAULT_OP,
     FAULT,
     NOTHING_RAN,
     WRONG_USE,
@@ -37,7 +38,7 @@ from harness.pool import Worker
 from harness.report import first_line, summary_lines
 from harness.running import Journalled, journal_folder
 from harness.screen import Screen, write
-from harness.subjects import SUBJECTS
+from harness.subjects import SUBJECTS, operation
 from harness.summary import Summary, exit_code, merge, to_builtins
 
 #: Seconds between two summaries that a worker of a larger campaign sends to its parent.
@@ -89,7 +90,8 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
 
     Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
     """
-    options["subjects"] = options["subjects"] or tuple(SUBJECTS)
+    options["subjects"] = options["subjects"] or ours(options["op"])
+    options["op"] = options["op"] or DEFAULT_OP
     options["executor"] = chosen_executor(options["executor"])
     check_writable("--corpus", options["corpus"])
     if options["report"]:
@@ -101,6 +103,11 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
     if as_part:
         return run_part(options)
     return run_parts(options, workers) if workers > 1 else run_alone(options)
+
+
+def ours(op: str | None) -> tuple[str, ...]:
+    """Our own subjects, of one operation if it is given."""
+    return tuple(name for name in SUBJECTS if op in (None, operation(name)))
 
 
 def list_subjects(options: dict[str, Any], as_json: bool) -> int:

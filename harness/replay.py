@@ -10,6 +10,7 @@ import click
 
 from harness import known
 from harness.commands import (
+    DEFAULT_OP,
     Verb,
     chosen_executor,
     device_option,
@@ -68,7 +69,7 @@ def main(paths: tuple[str, ...], corpus: Path, as_json: bool, **options: Any) ->
         with Worker(executor, options["device"]) as worker:
             worker.call("harness.executors:platform_of", executor)
             for path, entry, name in pairs:
-                verdicts.append(replay(worker, path, entry, name, options["op"], tolerated))
+                verdicts.append(replay(worker, path, entry, name, options["op"] or DEFAULT_OP, tolerated))
     except KeyboardInterrupt:
         click.echo(f"kvetch: interrupted after {len(verdicts)} of {len(pairs)}", err=True)
     _print(verdicts, expired, as_json)

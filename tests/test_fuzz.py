@@ -6,7 +6,7 @@ import time
 import pytest
 from invoked import be_impatient, one_line
 
-from harness import corpus
+from harness import corpus, fuzz
 from harness.subjects import SUBJECTS
 from harness.traits import traits
 
@@ -179,3 +179,9 @@ def test_gpu_where_there_is_none_a_bad_known_file_and_a_bad_corpus_are_one_line_
     assert one_line(commands.fuzz("right", tmp_path)).startswith(f"kvetch: {tmp_path}/known.toml: Object ")
     assert "is no folder" in one_line(commands.fuzz("right", tmp_path / "known.toml" / "corpus"))
     assert "--report is" in one_line(commands.fuzz("right", tmp_path, "--report", tmp_path / "known.toml" / "x"))
+
+
+def test_op_chooses_among_our_own_subjects():
+    assert fuzz.ours(None) == tuple(SUBJECTS)
+    assert fuzz.ours("decode") == ("ours.decode", "ours.split_decode")
+    assert fuzz.ours("merge") == ("ours.merge",)
