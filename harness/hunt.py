@@ -118,15 +118,22 @@ class Hunt:
             return
         family = self.campaign.shrinking or next(iter(self.failures))
         self._finish(family)
-        smallest = min(self.failures[family], key=lambda result: size(result.case))
-        yield self._confirmed(smallest, len(self.failures[family]), time.monotonic() - self.first_failure)
+        yield self._confirmed(self._smallest(family), len(self.failures[family]), time.monotonic() - self.first_failure)
 
     def _finish(self, family: str) -> None:
         """Take up where Hypothesis stopped; what fails on the way is kept by `examine`."""
-        smallest = min(self.failures[family], key=lambda result: size(result.case)).case
+        smallest = self._smallest(family)
         self.patience += FINISH_SECONDS
+
+        def fails(case: Case) -> bool:
+            return self.examine(case) == family and self.memo[case].shows_by_itself >= smallest.shows_by_itself
+
         with suppress(Stop):
-            shrink(smallest, lambda case: self.examine(case) == family)
+            shrink(smallest.case, fails)
+
+    def _smallest(self, family: str) -> Result:
+        """The smallest case that is wrong by itself, if any is."""
+        return min(self.failures[family], key=lambda result: (not result.shows_by_itself, size(result.case)))
 
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
         finding = smallest.headline

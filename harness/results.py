@@ -8,6 +8,9 @@ VALUE_KINDS = frozenset(
 )
 WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write"})
 
+#: Seen only in comparison with a second run: a case that is wrong by itself tells more.
+RELATIONAL_KINDS = frozenset({"dead data read", "block order"})
+
 #: The order in which a result's findings are told: the first is the headline.
 SEVERITY = (
     "crash",
@@ -73,6 +76,11 @@ class Result(Record, frozen=True):
     runs: int = 0
     seconds: float = 0.0
     compile_seconds: float = 0.0
+
+    @property
+    def shows_by_itself(self) -> bool:
+        """Whether one call is enough to see that something is wrong."""
+        return self.headline is not None and self.headline.kind not in RELATIONAL_KINDS
 
     @property
     def headline(self) -> Finding | None:

@@ -78,6 +78,14 @@ def _without_features(case: Case) -> Iterator[Case]:
             yield replace(trait.without(case), seqs=seqs)
 
 
+def _one_head_padded(case: Case) -> Iterator[Case]:
+    """With one head the layouts lie alike, so a fault of strides needs a gap between tokens, and two of them."""
+    apart = case.kv_layouts[0] != case.kv_layouts[1]
+    if apart and case.num_kv_heads > 1:
+        seqs = tuple(resized(seq, max(seq.kv_len, 2)) for seq in case.seqs)
+        yield from _legal(case, num_q_heads=case.group, num_kv_heads=1, layout="nhd", v_layout="padded", seqs=seqs)
+
+
 def _fewer_heads(case: Case) -> Iterator[Case]:
     for q_heads, kv_heads in sorted(HEADS):
         yield from _legal(case, num_q_heads=q_heads, num_kv_heads=kv_heads)
@@ -168,6 +176,7 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _without_traits,
     _without_features,
     _fewer_heads,
+    _one_head_padded,
     _shorter,
     _fewer_queries,
     _smaller_tile,
