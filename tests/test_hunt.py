@@ -61,6 +61,32 @@ def test_a_fault_is_shrunk_to_the_smallest_case_with_what_it_needs_and_run_again
     assert found.executions == len(hunting.memo)
 
 
+def test_a_case_that_is_wrong_by_itself_is_told_before_a_smaller_one_that_needs_a_second_run() -> None:
+    class ByItselfWhenLong(Runner):
+        def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+            long = any(seq.kv_len > 20 for seq in case.seqs)
+            finding = WRONG if long else Finding(kind="block order", message="16 elements moved")
+            return Result(case=case, subject=subject, executor="gridsim", findings=(finding,), runs=1)
+
+    plan = Plan({"mine": declare()}, "gridsim", 60.0)
+    hunting = Hunt(Campaign(plan, ByItselfWhenLong(lambda case: True)), "mine")
+    for kv_len in (1, 33):
+        hunting.examine(Case(seqs=lens(kv_len)))
+    (found,) = hunting.found()
+    assert (found.finding.kind, found.case.seqs) == ("accuracy", lens(21))
+
+
+def test_a_case_that_only_a_second_run_shows_is_told_where_there_is_no_other() -> None:
+    moved = Finding(kind="block order", message="16 elements moved")
+    hunting = hunted(lambda case: False)
+    hunting.campaign.runner.run = lambda case, *_, **__: Result(
+        case=case, subject="mine", executor="gridsim", findings=(moved,)
+    )
+    hunting.examine(Case(seqs=lens(33)))
+    (found,) = hunting.found()
+    assert (found.finding, found.case) == (moved, Case())
+
+
 def test_what_a_known_finding_explains_is_not_hunted_again() -> None:
     first = hunted(lambda case: case.group > 1)
     first.search(NEAR, 1)
