@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
+import runpy
 
 import numpy as np
 import pytest
@@ -640,3 +642,40 @@ def test_what_gridsim_compiles_stays_out_of_the_cache_of_gpu_kernels(tmp_path, m
             assert knobs.cache.dir != str(tmp_path)
     assert inside != str(tmp_path)
     assert knobs.cache.dir == str(tmp_path)
+
+
+HELPER = """
+import triton
+
+@triton.jit
+def double(x):
+    return x * 2
+"""
+CALLER = """
+import importlib.util
+import pathlib
+import triton
+import triton.language as tl
+
+spec = importlib.util.spec_from_file_location("helper", pathlib.Path(__file__).with_name("helper.py"))
+helper = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(helper)
+double = helper.double
+
+@triton.jit
+def twice(x, y):
+    tl.store(y, double(tl.load(x)))
+"""
+
+
+def test_a_copied_kernel_is_not_named_by_the_file_that_was_compiled_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "helper.py").write_text(HELPER)
+        (folder / "caller.py").write_text(CALLER)
+        with gridsim.active() as trace:
+            runpy.run_path(str(folder / "caller.py"))["twice"][(1,)](torch.ones(1), torch.zeros(1))
+        (launch,) = trace.launches
+        assert set(re.findall(rf"{tmp_path}/(\w+)/(\w+)\.py", launch.ttir)) == {(name, "caller"), (name, "helper")}
