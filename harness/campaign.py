@@ -14,19 +14,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-from harness import coverage
+from harness import coverage, reach
 from harness.case import Case
 from harness.corpus import Corpus
 from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
-from harness.profiles import not_drawn, profile
+from harness.profiles import Profile, not_drawn, profile
 from harness.results import RETIRE_NOTE, Result
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
 from harness.traits import rung, traits
 
+#: In a round that stands for no rung, cases are drawn near those that did what few others did.
+NEAR = 0
 #: The rungs that rounds draw up to, in turn: mostly everything, but the low rungs must have their cases for a verdict.
-LADDER = (6, 1, 3, 2, 4, 6, 5, 6)
+LADDER = (6, 1, 3, 2, 4, NEAR, 5, 6, NEAR)
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
@@ -84,6 +86,8 @@ class Campaign:
     behaviours: set[str] = field(default_factory=set)
     last_new: float = 0.0
     drawn: coverage.Drawn = field(default_factory=dict)
+    reached: dict[str, reach.Row] = field(default_factory=dict)
+    latest: dict[str, dict[str, Case]] = field(default_factory=dict)  # subject to behaviour to a case that showed it
     platform: str = ""
     faults: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -164,7 +168,7 @@ class Campaign:
         self.subject = names[number % len(names)]
         turn = number // len(names)
         round_seed = random.Random(f"{self.plan.seed} {number}").getrandbits(32)  # noqa: S311
-        drawn = profile(self.plan.subjects[self.subject], round_seed, LADDER[turn % len(LADDER)])
+        drawn = self.profile(round_seed, LADDER[turn % len(LADDER)])
         hunt = Hunt(self, self.subject)
         try:
             hunt.search(drawn, round_seed)
@@ -176,6 +180,14 @@ class Campaign:
         finally:
             self.shrinking = ""
             self._report(hunt)
+
+    def profile(self, round_seed: int, step: int) -> Profile:
+        """What a round draws: up to a rung, or near cases that did what few others did."""
+        drawn = profile(self.plan.subjects[self.subject], round_seed, step or 6)
+        if step or self.subject not in self.latest:
+            return drawn
+        near = reach.leads(self.reached[self.subject], self.latest[self.subject])
+        return msgspec.structs.replace(drawn, near=near)
 
     def take_up(self, case: Case, subject: str) -> None:
         """Judge a given case, and report it as it is when it fails."""
@@ -233,6 +245,8 @@ class Campaign:
             return
         self.cases += 1
         coverage.count(self.drawn, result.case)
+        reach.count(self.reached, result)
+        reach.note(self.latest, result)
         if not _hangs(result):
             self.times.append(result.seconds)
         if result.harness_fault:
@@ -277,6 +291,7 @@ class Campaign:
             declined=dict(self.declined),
             not_drawn={name: not_drawn(declared) for name, declared in self.plan.subjects.items()},
             drawn={name: dict(row) for name, row in self.drawn.items()},
+            reached={name: dict(row) for name, row in self.reached.items() if row},
             findings=tuple(self.findings),
             witnesses={name: dict(heard) for name, heard in self.witnesses.items()},
             worst_margin=self.worst[0],

@@ -168,6 +168,7 @@ class Session:
             margin=worst,
             margin_term=term,
             behaviours=tuple(sorted(run.observed.behaviours)),
+            possible=tuple(sorted(run.observed.possible)),
             arithmetic=reading.arithmetic.describe(),
             notes=(*reading.notes, RETIRE_NOTE) if self.lost else reading.notes,
             runs=self.runs,

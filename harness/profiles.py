@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import Float, KvFloat, Op, Record
+from harness.case import Case, Float, KvFloat, Op, Record
 from harness.subjects import Declaration
 
 T = TypeVar("T")
@@ -79,6 +79,7 @@ class Profile(Record, frozen=True):
     shared_blocks: bool = True
     spare: bool = True
     max_kv_len: int = BUDGET_TOKENS
+    near: tuple[Case, ...] = ()  # when given, each case is a relative of one of these
 
 
 def profile(declared: Declaration, seed: int, rungs: int = 6) -> Profile:

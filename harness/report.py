@@ -3,11 +3,14 @@
 import shlex
 from collections.abc import Iterator
 
-from harness import coverage
+from harness import coverage, reach
 from harness.case import Case
 from harness.profiles import FEATURES
 from harness.summary import Found, Summary
 from harness.traits import BY_NAME, RUNGS, rung
+
+#: So many things that never happened are told of each subject.
+NEVER = 8
 
 
 def first_line(subjects: tuple[str, ...], executor: str, seconds: float) -> str:
@@ -22,6 +25,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     for subject in summary.subjects:
         yield from ladder_lines(summary, subject)
     yield from drawn_lines(summary)
+    yield from reached_lines(summary)
     for number, found in enumerate(summary.findings, 1):
         yield ""
         yield from finding_lines(found, number)
@@ -55,6 +59,16 @@ def drawn_lines(summary: Summary) -> Iterator[str]:
     if summary.drawn:
         yield "judged cases by what was drawn:"
     yield from (f"  {line}" for line in coverage.lines(summary.drawn))
+
+
+def reached_lines(summary: Summary) -> Iterator[str]:
+    """What was reached in each subject's source, and what was not."""
+    for subject, row in summary.reached.items():
+        yield f"{subject}: {reach.tally(row)}"
+        never = list(reach.missing(row))
+        yield from (f"  {words}" for words in never[:NEVER])
+        if len(never) > NEVER:
+            yield f"  and {len(never) - NEVER} more; see --json"
 
 
 def declined_lines(summary: Summary) -> Iterator[str]:

@@ -6,15 +6,76 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from harness.case import Case, Hints, Op, Seq, Slots, States, Tile
-from harness.profiles import BUDGET_ELEMENTS, BUDGET_PROGRAMS, JOINT_LAYOUTS, MAX_SEQS, Constants, Profile
+from harness.case import Case, Hints, InvalidCase, Op, Seq, Slots, States, Tile, replace
+from harness.profiles import (
+    BUDGET_ELEMENTS,
+    BUDGET_PROGRAMS,
+    BUDGET_TOKENS,
+    FEATURES,
+    JOINT_LAYOUTS,
+    MAX_SEQS,
+    Constants,
+    Profile,
+)
+from harness.subjects import features
+from harness.traits import resized
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
+#: What a relative of a case may have anew; what belongs together is drawn together.
+PARTS = {
+    "lengths": ("seqs", "num_q_heads", "num_kv_heads"),
+    "layouts": ("layout", "v_layout", "q_layout"),
+    "placement": ("placement", "geometry_seed", "table_dtype", "extra_columns", "spare_blocks", "max_len_slack"),
+    "padding": ("table_pad", "k_poison", "v_poison", "spare_poison"),
+    "numbers": ("values", "data_seed", "scale"),
+    "features": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "operation": ("slots", "tile", "states", "hints"),
+}
+
+
 def cases(options: Profile) -> st.SearchStrategy[Case]:
     """Draw a case within the profile."""
-    return st.composite(_case)(options)
+    return st.composite(_relative if options.near else _case)(options)
+
+
+def _relative(draw: Draw, options: Profile) -> Case:
+    """One of the given cases with some of its parts drawn anew, its compile-time constants kept."""
+    base = draw(st.sampled_from(options.near))
+    fresh = _case(draw, msgspec.structs.replace(options, constants=(constants_of(base),)))
+    parts = draw(st.sets(st.sampled_from(tuple(PARTS)), min_size=1, max_size=3))
+    if "lengths" not in parts:
+        base = _nudged(draw, base)
+    try:
+        return replace(base, **{name: getattr(fresh, name) for part in sorted(parts) for name in PARTS[part]})
+    except InvalidCase:
+        return fresh
+
+
+def _nudged(draw: Draw, base: Case) -> Case:
+    """One sequence a token or a block longer or shorter, or none."""
+    which = draw(st.integers(0, len(base.seqs) - 1))
+    by = draw(st.sampled_from((0, 1, -1, base.block_size, -base.block_size)))
+    seq = base.seqs[which]
+    if not by or not 1 <= seq.kv_len + by <= BUDGET_TOKENS:
+        return base
+    try:
+        return replace(base, seqs=(*base.seqs[:which], resized(seq, seq.kv_len + by), *base.seqs[which + 1 :]))
+    except InvalidCase:
+        return base
+
+
+def constants_of(case: Case) -> Constants:
+    """The compile-time constants of a case."""
+    on = features(case)
+    return Constants(
+        head_dim=case.head_dim,
+        block_size=case.block_size,
+        dtype=case.dtype,
+        kv_dtype=case.kv_dtype,
+        features=tuple(name for name in FEATURES if on.get(name)),
+    )
 
 
 def _case(draw: Draw, options: Profile) -> Case:

@@ -48,6 +48,7 @@ class Summary(Record, frozen=True):
     declined: dict[str, int] = {}
     not_drawn: dict[str, tuple[str, ...]] = {}
     drawn: dict[str, dict[str, int]] = {}  # field to value to judged cases; 0 where it could have been drawn
+    reached: dict[str, dict[str, int]] = {}  # subject to behaviour of its source to cases; 0 where only possible
     findings: tuple[Found, ...] = ()
     witnesses: dict[str, dict[str, int]] = {}  # witness to what it said to cases
     worst_margin: float = 0.0
@@ -115,6 +116,7 @@ def _merge_two(a: Summary, b: Summary) -> Summary:
         declined=_add(a.declined, b.declined),
         not_drawn=a.not_drawn | b.not_drawn,
         drawn=_add_rows(a.drawn, b.drawn),
+        reached=_add_rows(a.reached, b.reached),
         findings=merge_findings((*a.findings, *b.findings)),
         witnesses=_add_rows(a.witnesses, b.witnesses),
         worst_margin=worst.worst_margin,

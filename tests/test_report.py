@@ -100,6 +100,14 @@ def test_what_was_drawn_is_a_line_a_field_with_numbers_in_order_and_0_for_an_emp
     assert "judged cases by what was drawn" not in report()
 
 
+def test_what_was_never_reached_in_the_source_is_told_and_long_lists_are_cut():
+    row = {f"mine.py:{line} line run": 0 for line in range(20, 32)} | {"mine.py:7 line run": 3}
+    text = report(reached={"mine.py:f": row | {"mine.py:7 mask mixed": 0, "mine.py:7 mask all": 3}})
+    assert "mine.py:f: 1 of 13 lines of its kernels were run, with 1 of 2 ways of masks, branches and loops" in text
+    assert "  line 20 of mine.py was never run\n" in text
+    assert "  and 5 more; see --json" in text
+
+
 def test_known_expired_declined_notes_and_faults_are_all_told():
     text = report(
         findings=(found(known="being mended"),),

@@ -74,6 +74,7 @@ def test_merging_forgets_no_field():
         declined={"far": 1},
         not_drawn={"mine": ("sinks",)},
         drawn={"block_size": {"16": 1, "256": 0}},
+        reached={"mine": {"decode.py:34 mask mixed": 1}},
         witnesses={"sdpa": {"agreed": 1}},
         findings=(found(),),
         worst_margin=0.5,

@@ -91,7 +91,8 @@ class Observed:
     unwritten: int = 0  # elements of a given `out` that nobody wrote
     accesses: tuple[BadAccess, ...] = ()
     ttir: tuple[str, ...] = ()
-    behaviours: frozenset[str] = field(default_factory=frozenset)
+    behaviours: frozenset[str] = field(default_factory=frozenset)  # "decode.py:34 mask mixed": what the source did
+    possible: frozenset[str] = field(default_factory=frozenset)  # and might have done
     compile_seconds: float = 0.0
     log_is_complete: bool = False  # every read was seen, so "no dead read" proves that none happened
 

@@ -44,6 +44,7 @@ class GridSim:
             accesses=tuple(_bad_access(access) for access in memory.accesses),
             ttir=tuple(launch.ttir for launch in trace.launches),
             behaviours=trace.behaviours,
+            possible=trace.possible,
             log_is_complete=bool(trace.launches) and not reads.seen,
         )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from harness.executors.gridsim.codecs import Array
-from harness.executors.gridsim.frames import Frame, Step, Value, merge
-from harness.executors.gridsim.ir import Op
+from harness.executors.gridsim.frames import Behaviour, Frame, Step, Value, merge
+from harness.executors.gridsim.ir import Op, Type
+
+TURNS = ("never", "once", "many")
+MASKED = {"tt.load", "tt.store", "tt.atomic_rmw"}
 
 
 @dataclass
@@ -22,6 +25,7 @@ class Body:
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
     ends: tuple[int, ...] = ()
+    lines: set[Behaviour] = field(default_factory=set)
 
     @property
     def free(self) -> set[int]:
@@ -30,6 +34,7 @@ class Body:
 
     def run(self, frame: Frame) -> None:
         """Run every step."""
+        frame.world.seen.update(self.lines)
         for step in self.steps:
             step(frame)
 
@@ -59,10 +64,27 @@ def both(frame: Frame, which: Array) -> list[tuple[bool, Array]]:
 def branch(op: Op, frame: Frame, which: Array) -> list[tuple[bool, Array]]:
     """Split programs at a branch, and note which way they went."""
     ways = both(frame, which)
-    frame.world.seen.add(f"{op.line} branch {'mixed' if len(ways) > 1 else 'taken' if ways[0][0] else 'not taken'}")
+    frame.world.saw(op.line, "branch", *("taken" if truth else "passed" for truth, _ in ways))
     return ways
+
+
+def outcomes(op: Op, kinds: Sequence[Type]) -> Iterator[tuple[str, str]]:
+    """Give what may come of an operation, apart from its result."""
+    yield "line", "run"
+    if op.name in ("scf.if", "cf.cond_br"):
+        yield from (("branch", way) for way in ("taken", "passed"))
+    elif op.name in ("scf.for", "scf.while"):
+        yield from (("loop", turns) for turns in TURNS)
+    elif op.name in MASKED:
+        shapes = [kind.shape for kind in kinds[1:] if kind.element == "i1"]
+        yield from (("mask", what) for what in ("all", "mixed", "none") if shapes and (what != "mixed" or shapes[0]))
 
 
 def looped(op: Op, frame: Frame, turns: int) -> None:
     """Note how often some program went through a loop."""
-    frame.world.seen.add(f"{op.line} loop {turns if turns < 2 else 'many'}")
+    frame.world.saw(op.line, "loop", turns_of(turns))
+
+
+def turns_of(turns: int) -> str:
+    """Say how often, as far as it matters."""
+    return TURNS[min(turns, 2)]

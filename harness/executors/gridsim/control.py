@@ -13,9 +13,9 @@ import numpy as np
 
 from harness.executors.gridsim import steps
 from harness.executors.gridsim.arith import refuse
-from harness.executors.gridsim.bodies import Body, both, branch, looped, together
+from harness.executors.gridsim.bodies import TURNS, Body, both, branch, looped, outcomes, together, turns_of
 from harness.executors.gridsim.codecs import Array
-from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Frame, Step, Value
+from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Behaviour, Frame, Step, Value
 from harness.executors.gridsim.ir import Block, Function, Op, Target, Type
 from harness.executors.gridsim.spans import Spans
 
@@ -32,6 +32,7 @@ class Translation:
         self.types: dict[str, Type] = {}
         self.template: list[Value] = []
         self.bodies: list[Body] = []
+        self.possible: set[Behaviour] = set()
         self.widest = 1
         self.spans = Spans()
         self.blocks = {block.label: (self.block(block), block.ops[-1]) for block in function.body}
@@ -77,6 +78,7 @@ class Translation:
 
     def add(self, op: Op) -> None:
         """Translate one operation into a step of the body where it belongs."""
+        self.learn(op)
         if op.name in ENDS:
             body = self.bodies[-1]
             body.ends = self.find(op.operands)
@@ -85,6 +87,19 @@ class Translation:
             self.emit(op, STRUCTURED[op.name](self, op), pure=False)
         else:
             self.simple(op)
+
+    def learn(self, op: Op) -> None:
+        """Note what may come of an operation; a body's lines are run when it is, wherever its steps go."""
+        if op.line.number and "/triton/language/" not in op.line.path:
+            self.bodies[-1].lines.add((op.line, "line", "run"))
+            self.possible.update((op.line, *outcome) for outcome in outcomes(op, self.kinds(op)))
+
+    def fix(self, op: Op, bounds: list[Value]) -> None:
+        """Note that a loop whose bounds are constants always runs equally often."""
+        known = [bound for bound in bounds if isinstance(bound, np.ndarray) and bound is not UNSET]
+        if len(known) == len(bounds):
+            always = turns_of(int(_trips(*known)[0]))
+            self.possible -= {(op.line, "loop", turns) for turns in TURNS if turns != always}
 
     def simple(self, op: Op) -> None:
         """Translate an operation without control flow; compute it at once where it depends on no program."""
@@ -124,6 +139,7 @@ class Translation:
     def combine(self, op: Op) -> Callable[[list[Array]], list[Array]]:
         """Make the combine region of a fold a function of arrays."""
         body = self.region(op, 0)
+        self.bodies[-1].lines |= body.lines
         template = self.template
 
         def run(given: list[Array]) -> list[Array]:
@@ -207,6 +223,7 @@ def _for(self: Translation, op: Op) -> Step:
     bounds, inits = self.find(op.operands[:3]), self.find(op.operands[3:])
     results = self.define(op.results, op.result_types)
     induction, carried = body.args[0], body.args[1:]
+    self.fix(op, [self.template[slot] for slot in bounds])
     kept = body.free.union(bounds, carried)
 
     def iterate(frame: Frame, first: int, last: int) -> None:
@@ -281,6 +298,7 @@ def _while(self: Translation, op: Op) -> Step:
 
 def _call(self: Translation, op: Op) -> Step:
     callee = Translation(self.callees[str(op.attributes["callee"])], self.callees)
+    self.possible |= callee.possible
     self.widest = max(self.widest, callee.widest)
     given, results = self.find(op.operands), self.define(op.results, op.result_types)
 

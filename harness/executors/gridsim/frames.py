@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.executors.gridsim.codecs import Array
+from harness.executors.gridsim.ir import Line
 from harness.executors.gridsim.memory import Allocation, Memory, Pointer, common
 
 
@@ -21,6 +22,7 @@ class Descriptor:
     fill: float = 0.0
 
 
+Behaviour = tuple[Line, str, str]  # a line; "line", "mask", "branch" or "loop"; what came of it
 Value = Array | Pointer | Descriptor
 Step = Callable[["Frame"], None]
 
@@ -47,11 +49,16 @@ class Programs:
 
 @dataclass(frozen=True)
 class World:
-    """What a launch shares: the memory's record, the allocations in sight, and what has been seen to happen."""
+    """What a launch shares: the memory's record, the allocations in sight, and what lines, masks and branches did."""
 
     memory: Memory
     owners: Sequence[Allocation]
-    seen: set[str] = field(default_factory=set)
+    seen: set[Behaviour] = field(default_factory=set)
+
+    def saw(self, line: Line, what: str, *outcomes: str) -> None:
+        """Note outcomes of a mask, a branch or a loop."""
+        for outcome in outcomes:
+            self.seen.add((line, what, outcome))
 
 
 UNSET: Array = np.zeros(1, np.bool_)  # stands in the slots of values that are yet to be computed

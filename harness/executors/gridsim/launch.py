@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 
 from harness.executors.gridsim.codecs import CODECS, Array
 from harness.executors.gridsim.control import Translation
-from harness.executors.gridsim.frames import Descriptor, Frame, Programs, Value, World
+from harness.executors.gridsim.frames import Behaviour, Descriptor, Frame, Programs, Value, World
 from harness.executors.gridsim.ir import Type, Unsupported, parse
 from harness.executors.gridsim.memory import Access, Allocation, Memory, Pointer
 
@@ -48,7 +48,8 @@ class Trace:
     """What ran while gridsim was active."""
 
     memory: Memory
-    seen: set[str] = field(default_factory=set)
+    seen: set[Behaviour] = field(default_factory=set)
+    could_be: set[Behaviour] = field(default_factory=set)
     ran: list[Launch] = field(default_factory=list)
 
     @property
@@ -58,8 +59,13 @@ class Trace:
 
     @property
     def behaviours(self) -> frozenset[str]:
-        """What masks, branches and loops did, by line."""
-        return frozenset(self.seen)
+        """What lines, masks, branches and loops did."""
+        return frozenset(" ".join(map(str, one)) for one in self.seen)
+
+    @property
+    def possible(self) -> frozenset[str]:
+        """What they might have done, in these specialisations."""
+        return frozenset(" ".join(map(str, one)) for one in self.could_be)
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -227,6 +233,7 @@ def execute(text: bytes, grid: tuple[int, int, int], args: Sequence[tuple[str, A
     trace = _sessions[-1]
     name, plain, kernel = translate(text)
     trace.ran.append(Launch(name, plain, grid))
+    trace.could_be |= kernel.possible
     if len(args) != len(kernel.args):
         raise Unsupported(f"the arguments of {name}: expected {len(kernel.args)}, got {len(args)}")
     owners: list[Allocation] = []
