@@ -3,6 +3,7 @@
 import itertools
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -118,7 +119,8 @@ class Campaign:
     def _noting_interrupts(self) -> Iterator[None]:
         """Ctrl-C is noted as well as raised, since Hypothesis's callback of the garbage collector loses exceptions.
 
-        A finding on its way to the result is not lost to it: only a second Ctrl-C is raised there.
+        A finding on its way to the result is not lost to it: only a second Ctrl-C is raised there. Python says on
+        stderr which exceptions such callbacks lost; that of a Ctrl-C is no news.
         """
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -129,11 +131,14 @@ class Campaign:
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
             yield
             return
+        told = sys.unraisablehook
+        sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else told(lost)
         signal.signal(signal.SIGINT, note)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = told
 
     @property
     def elapsed(self) -> float:

@@ -136,3 +136,24 @@ def test_shrinking_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) 
     time.sleep(0.01)
     (found,) = hunting.found()
     assert found.case == Case(seqs=lens(9))
+
+
+class Dying:
+    """Raises where exceptions are lost, as a callback of the garbage collector does."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __del__(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, []), (ValueError, [ValueError])])
+def test_only_a_lost_ctrl_c_is_not_news(monkeypatch: Any, error: type[BaseException], told: list[Any]) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda lost: heard.append(lost.exc_type))
+    hunted(lambda case: False, max_cases=1).campaign.run(lambda: Dying(error) and None)
+    assert heard == told
+    heard.clear()
+    Dying(error)
+    assert heard == [error]
