@@ -174,8 +174,9 @@ class Driver:
 
         def launch(x: int, y: int, z: int, stream: object, function: bytes, packed: object, about: object,
                    enter: object, leave: object, *args: Any) -> None:  # fmt: skip
-            execute(function, (x, y, z), [flat for (name, kind), arg in zip(signature, args, strict=True)
-                                          for flat in flatten(name, kind, arg)])  # fmt: skip
+            with torch._C.DisableTorchFunction():  # what gridsim itself asks of tensors is nobody's business
+                execute(function, (x, y, z), [flat for (name, kind), arg in zip(signature, args, strict=True)
+                                              for flat in flatten(name, kind, arg)])  # fmt: skip
 
         return launch
 

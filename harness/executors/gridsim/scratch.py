@@ -76,7 +76,7 @@ class Unwritten(TorchFunctionMode):
         """Note new memory, and forget what torch may have written."""
         returned = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name in EMPTY and isinstance(returned, torch.Tensor):
+        if name in EMPTY:
             self.add(returned)
         elif self.found and name not in HARMLESS:
             for tensor in _tensors((args, kwargs)):
