@@ -91,7 +91,10 @@ def test_a_product_that_wraps_in_32_bits_reads_out_of_bounds_and_a_64_bit_one_re
     with gridsim.active(memory):
         far[(1,)](x, y, 1 << 17, 1 << 15)
     assert y.tolist() == [0, 7]  # the wrapped product is 0, which is in bounds: out of reach as declared
-    assert [(found.kind, found.index) for found in memory.accesses] == [("overflow", (0,)), ("out of reach read", (0,))]
+    assert [(found.kind, found.index) for found in memory.accesses] == [
+        ("overflow read", (0,)),
+        ("out of reach read", (0,)),
+    ]
     with gridsim.active(memory):
         far[(1,)](x, y, (1 << 17) + 1, (1 << 15) - 1)
     assert ("out of bounds read", "far", line_of(far, "tl.store(y, ")) in lines(memory.accesses)
@@ -465,7 +468,7 @@ def strided(x, y, stride, n):
 def test_a_product_that_wraps_is_told_with_its_numbers_and_only_where_a_lane_uses_it():
     with gridsim.active() as trace:
         strided[(2,)](torch.zeros(64), torch.zeros(4), 1 << 30, 4)
-    found = next(f for f in trace.accesses if f.kind == "overflow")
+    found = next(f for f in trace.accesses if f.kind == "overflow read")
     where = line_of(strided, "value = ")
     assert (found.tensor, found.line, found.program, found.count) == ("x", where, (1, 0, 0), 8)
     assert found.story == f"2 * 1073741824 = 2147483648 does not fit in 32 bits, and is the address at {where}"
@@ -505,7 +508,7 @@ def test_a_wrapped_offset_is_followed_through_branches_and_loops():
     lens = torch.tensor([3, 0, 1, 4], dtype=torch.int32)
     with gridsim.active() as trace:
         parted[(4,)](torch.zeros(64), torch.zeros(4), lens, 1 << 30)
-    found = [f for f in trace.accesses if f.kind == "overflow"]
+    found = [f for f in trace.accesses if f.kind == "overflow read"]
     assert [(f.line, f.count, f.program) for f in found] == [(line_of(parted, "start = "), 5, (2, 0, 0))]
     assert found[0].story.startswith("2 * 1073741824 = 2147483648 does not fit")
     with gridsim.active() as trace:
@@ -526,4 +529,4 @@ def test_a_wrapped_offset_that_is_not_chosen_is_none():
     assert trace.accesses == ()
     with gridsim.active() as trace:
         chosen[(4,)](torch.zeros(4), torch.zeros(4), 1 << 30, 4)
-    assert "overflow" in {f.kind for f in trace.accesses}
+    assert "overflow read" in {f.kind for f in trace.accesses}
