@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from harness.bounds import Bound, exceeds, margin
@@ -91,7 +92,7 @@ def raced(run: Run) -> Iterator[Finding]:
 #: Accesses that are a fault whatever comes of them, told by checks of their own.
 WRONG_AT_ONCE = ("overflow read", "overflow write", "race")
 #: Accesses that are legal as long as no bit of the output moves: they explain what is wrong, the likeliest first.
-SUSPECT = ("uninitialised read", "dead read", "dead write")
+SUSPECT = ("uninitialised read", "foreign read", "dead read", "dead write")
 
 
 def tell_access(access: BadAccess) -> str:
@@ -182,11 +183,11 @@ def _beyond(
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
-        **_suspect(run.observed),
+        **suspect(run.observed),
     )
 
 
-def _suspect(observed: Observed) -> dict[str, str]:
+def suspect(observed: Observed) -> dict[str, str]:
     """A wrong value where what nobody may read was read comes from there, as far as the executor can tell."""
     reads = (access for kind in SUSPECT[:-1] for access in observed.accesses if access.kind == kind)
     return next(({"accuses": tell_access(access), "line": access.line} for access in reads), {})
@@ -229,9 +230,8 @@ def inexact(run: Run) -> Iterator[Finding]:
             f"out[{place}] is {got:.6g}, but should be {should:.6g}; {int(wrong.sum())} of {wrong.size} elements differ"
         )
         kind = "accuracy" if np.isfinite(got) else "not finite"
-        suspect = _suspect(run.observed)
-        accuses, line = suspect.get("accuses", ""), suspect.get("line", "")
-        yield Finding(kind=kind, message=message, where=at, accuses=accuses, line=line)
+        found = Finding(kind=kind, message=message, where=at)
+        yield msgspec.structs.replace(found, **suspect(run.observed))
 
 
 BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (

@@ -12,8 +12,9 @@ from harness import relations, witnesses
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound
 from harness.case import Case
-from harness.checks import Run, base_findings, tell_access, worst_margin
+from harness.checks import Run, base_findings, suspect, tell_access, worst_margin
 from harness.executors import Executor, Observed, executor
+from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
 from harness.operations import ATTENTION
@@ -98,10 +99,19 @@ class Session:
             return self.declined(reason)
         reading = _read(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic))
-        findings = base_findings(run)
+        findings = self.explained(base_findings(run), materials)
         if observed.out is not None:
             findings += self.compared(observed, run.bound)
         return self._result(run, findings, reading)
+
+    def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
+        """Look once more at wrong values that nothing explains, and watch whose blocks each program reads."""
+        where = self.where.under(Conditions(owners=True))
+        unexplained = [f for f in findings if f.kind in ("accuracy", "not finite") and not f.line]
+        if self.lost or where is None or not unexplained or len(self.case.seqs) == 1:
+            return findings
+        found = suspect(self.observe_on(where, materials))
+        return [msgspec.structs.replace(f, **found) if f in unexplained else f for f in findings]
 
     def observe(self, materials: Materials) -> Observed:
         """One call."""

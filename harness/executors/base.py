@@ -64,6 +64,7 @@ class Conditions:
 
     order: int | None = None  # a seed by which the programs of every grid are shuffled
     fill: int | None = None  # a byte that fills what torch allocates and does not write
+    owners: bool = False  # watch whose rows and blocks each program reads: slow, and changes nothing
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -46,6 +47,8 @@ class GridSim:
         placement = Placement(materials, "cpu")
         memory = declared(materials, placement)
         memory.scratch.fill = self.conditions.fill
+        if self.conditions.owners:
+            owned(memory, materials, placement)
         reads = TorchReads(placement)
         with gridsim.active(memory, self.conditions.order) as trace:
             observed = _supported(subject, placement, reads)
@@ -123,6 +126,19 @@ def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
     if placement.inputs.out is not None:
         memory.unwritten(placement.inputs.out)
     return memory
+
+
+def owned(memory: gridsim.Memory, materials: Materials, placement: Placement) -> None:
+    """Tell gridsim which sequence has which row and which blocks; a program serves those whose length it reads."""
+    inputs, tables = placement.inputs, materials.geometry.tables
+    itself = np.eye(len(tables), dtype=np.bool_)
+    memory.own(inputs.kv_lens, itself, asks=True)
+    memory.own(inputs.block_tables, itself)
+    blocks = np.zeros((materials.geometry.num_blocks, len(tables)), np.bool_)
+    for number, table in enumerate(tables):
+        blocks[table, number] = True
+    for cache in (inputs.k_cache, inputs.v_cache):
+        memory.own(cache, blocks)
 
 
 def _supported(subject: Subject, placement: Placement, reads: TorchReads) -> Observed:

@@ -239,6 +239,8 @@ def execute(text: bytes, grid: tuple[int, int, int], args: Sequence[tuple[str, A
     kinds = kernel.function.arg_types
     given = [bind(pair, kind, trace.memory, owners) for pair, kind in zip(args, kinds, strict=True)]
     watch_races(kernel, given, owners, grid)
+    if trace.memory.parties:
+        trace.memory.watch_parties(owners, grid[0] * grid[1] * grid[2])
     world = World(trace.memory, owners, trace.seen)
     numbers, chunk = np.arange(grid[0] * grid[1] * grid[2]), max(1, WIDEST // (8 * kernel.widest))
     if trace.order is not None:
