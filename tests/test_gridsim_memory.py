@@ -438,6 +438,12 @@ def test_the_order_of_programs_can_be_shuffled_and_a_race_then_moves_the_output(
     assert len(reads) > 1
 
 
+def test_a_grid_without_programs_does_nothing_in_any_order():
+    with gridsim.active(order=0) as trace:
+        same_place[(0,)](torch.zeros(0), torch.zeros(0), 1)
+    assert trace.accesses == ()
+
+
 @triton.jit
 def wait(flag, out):
     if tl.program_id(0) == 0:

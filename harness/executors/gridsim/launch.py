@@ -244,7 +244,7 @@ def execute(text: bytes, grid: tuple[int, int, int], args: Sequence[tuple[str, A
     world = World(trace.memory, owners, trace.seen)
     numbers, chunk = np.arange(grid[0] * grid[1] * grid[2]), max(1, WIDEST // (8 * kernel.widest))
     if trace.order is not None:
-        numbers, chunk = shuffled(numbers, trace.order), min(chunk, -(-len(numbers) // 2))
+        numbers, chunk = shuffled(numbers, trace.order), max(1, min(chunk, len(numbers) // 2))
     with np.errstate(all="ignore"):
         for start in range(0, len(numbers), chunk):
             programs = Programs(numbers[start : start + chunk], grid)
