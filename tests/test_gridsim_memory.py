@@ -205,6 +205,33 @@ def test_an_entry_past_a_row_is_told_in_the_words_that_were_declared(columns):
     assert found == ([("dead read", (1, 2), (1, 0, 0), "past the end of row 1", line)] if columns == 3 else [])
 
 
+@triton.jit
+def scattered(x, counter, address, far, n):
+    """Stores and atomics, at a garbage address and past the end, unless masked off."""
+    keep = tl.program_id(0) < n
+    tl.store(address.to(tl.pointer_type(tl.float32)), 1.0, mask=keep)
+    tl.store(x + far, 1.0, mask=keep)
+    tl.atomic_add(counter + far, 1, mask=keep)
+
+
+def test_stores_and_atomics_outside_are_dropped_and_recorded_and_masked_ones_are_none():
+    x, counter = torch.zeros(4), torch.zeros(4, dtype=torch.int32)
+    with gridsim.active() as trace:
+        scattered[(2,)](x, counter, 12345678901, 1 << 40, 1)
+    lines_ = [line_of(scattered, text) for text in ("tl.store(address", "tl.store(x", "tl.atomic")]
+    assert [(f.kind, f.tensor, f.line, f.program, f.count) for f in trace.accesses] == [
+        ("out of bounds write", tensor, line, (0, 0, 0), 1)
+        for tensor, line in zip(("null", "x", "counter"), lines_, strict=True)
+    ]
+    assert not x.any()
+    assert not counter.any()
+    with gridsim.active() as trace:
+        scattered[(2,)](x, counter, 12345678901, 1 << 40, 0)
+        scattered[(1,)](x, counter, x.data_ptr() + 8, 3, 1)
+    assert trace.accesses == ()
+    assert (x.tolist(), counter.tolist()) == ([0, 0, 1, 1], [0, 0, 0, 1])
+
+
 # --- what nobody has written -------------------------------------------------------------------------------------
 
 
@@ -255,6 +282,7 @@ FILLS = {
     "NumPy": lambda scratch: scratch.numpy().fill(3.0),
     "the same bits as before": lambda scratch: scratch.fill_(float("nan")),
     "an operator of torch's library": lambda scratch: torch.ops.aten.fill_(scratch, 1.0),
+    "resize_": lambda scratch: scratch.resize_(1 << 20).fill_(1.0),
     "relu in place": lambda scratch: torch.nn.functional.relu(scratch, inplace=True),
 }
 
@@ -267,6 +295,20 @@ def test_what_torch_writes_between_launches_counts_as_written(fill):
 @pytest.mark.parametrize("make", [torch.zeros, lambda n: torch.full((n,), 2.0), torch.ones], ids=["zeros", "full", "1"])
 def test_memory_that_comes_filled_is_written(make):
     assert summed(lambda x: make(16), 13) == ()
+
+
+def test_memory_that_torch_has_given_to_another_tensor_is_forgotten():
+    memory = gridsim.Memory()
+    with gridsim.active(memory):
+        scratch = torch.empty(16)
+        place = scratch.untyped_storage().data_ptr()
+        torch.Tensor.resize_(scratch, (1 << 16,))
+        assert memory.scratch.at(place) is None
+
+
+def test_a_copy_that_torch_makes_does_not_write():
+    (found,) = summed(MAKERS["empty"], 13, lambda scratch: scratch.clone())
+    assert found.kind == "uninitialised read"
 
 
 def test_memory_that_is_written_behind_torch_shows_by_its_bits():
@@ -442,6 +484,12 @@ def test_a_grid_without_programs_does_nothing_in_any_order():
     with gridsim.active(order=0) as trace:
         same_place[(0,)](torch.zeros(0), torch.zeros(0), 1)
     assert trace.accesses == ()
+
+
+def test_a_race_among_many_programs_is_found_without_following_their_order():
+    with gridsim.active() as trace:
+        same_place[(5000,)](torch.arange(5000.0), torch.zeros(2500), 1)
+    assert [(f.kind, f.count) for f in trace.accesses] == [("race", 2500)]
 
 
 @triton.jit

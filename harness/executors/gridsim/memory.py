@@ -201,7 +201,7 @@ class Memory:
         states = tuple((d.state, d.tensor.element_size()) for d in owners if d.state is not None)
         view = owners[0].tensor if len(owners) == 1 and owners[0].tensor.dtype == tensor.dtype else tensor
         found = Allocation(name, view, states, owners[0].dead if len(owners) == 1 else "")
-        scratch = self.scratch.found.get(found.address)
+        scratch = self.scratch.at(found.address)
         found.watches = (scratch,) if scratch else ()
         return found
 

@@ -14,14 +14,10 @@ from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.touch import Record, Touch, coordinates
 
 NOBODY = -1
-WROTE, CHANGED, READ, READ_AGAIN = (
-    "wrote",
-    "changed",
-    "read",
-    "also read",
-)  # the last: by another program than the one before
+#: What marks are of; READ_AGAIN: by another program than the one that READ names.
+WROTE, CHANGED, READ, READ_AGAIN = "wrote", "changed", "read", "also read"
 LARGE = 1 << 28  # bytes from which on a map of the memory is reserved and not filled
-MOST = 1 << 22  # orders of so many pairs of programs, or atomics of so many lanes, are not followed: all is in order
+MOST = 1 << 22  # pairs of programs, or of programs and atomics, beyond which no order is followed: all is in order
 
 
 class Races:
@@ -38,11 +34,12 @@ class Races:
         return self.now - lanes
 
     def unordered(self, earlier: Array, when: Array, later: Array) -> Array:
-        """Tell where programs that touched a place earlier are not known to have done so by those that touch it now."""
-        programs = int(np.prod(self.grid))
-        lanes = sum(len(done.index) for _, _, done in self.atomics)
-        if programs * max(programs, lanes) > MOST and lanes:
-            return np.zeros(len(earlier), bool)
+        """Tell where what programs did earlier, at a time, is not known to those that touch the same place later."""
+        if not self.atomics:
+            return np.ones(len(earlier), np.bool_)
+        programs = self.grid[0] * self.grid[1] * self.grid[2]
+        if programs * max(programs, sum(len(done.index) for _, _, done in self.atomics)) > MOST:
+            return np.zeros(len(earlier), np.bool_)
         self.order = self.order or Order(programs)
         return ~self.order.after(self.atomics).known(earlier, when, later)
 
