@@ -188,9 +188,10 @@ def _beyond(
 
 
 def suspect(observed: Observed) -> dict[str, str]:
-    """A wrong value where what nobody may read was read comes from there, as far as the executor can tell."""
-    reads = (access for kind in SUSPECT[:-1] for access in observed.accesses if access.kind == kind)
-    return next(({"accuses": tell_access(access), "line": access.line} for access in reads), {})
+    """Where a wrong value may come from: the first read of each kind of what nobody, or somebody else, may read."""
+    first = {access.kind: access for access in reversed(observed.accesses)}
+    found = [first[kind] for kind in SUSPECT if kind in first and kind.endswith("read")]
+    return {"accuses": "; ".join(tell_access(access) for access in found), "line": found[0].line} if found else {}
 
 
 def _worst(margins: Array, wrong: Array) -> tuple[int, ...]:

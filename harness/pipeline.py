@@ -105,13 +105,12 @@ class Session:
         return self._result(run, findings, reading)
 
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
-        """Look once more at wrong values that nothing explains, and watch whose blocks each program reads."""
-        where = self.where.under(Conditions(owners=True))
-        unexplained = [f for f in findings if f.kind in ("accuracy", "not finite") and not f.line]
-        if self.lost or where is None or not unexplained or len(self.case.seqs) == 1:
+        """Look once more at wrong values of several sequences, and watch whose blocks each program reads."""
+        where, wrong = self.where.under(Conditions(owners=True)), ("accuracy", "not finite")
+        if self.lost or where is None or len(self.case.seqs) == 1 or not any(f.kind in wrong for f in findings):
             return findings
         found = suspect(self.observe_on(where, materials))
-        return [msgspec.structs.replace(f, **found) if f in unexplained else f for f in findings]
+        return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
 
     def observe(self, materials: Materials) -> Observed:
         """One call."""

@@ -173,3 +173,43 @@ def test_waiting_for_another_program_is_declined_by_name(monkeypatch):
     monkeypatch.setattr("harness.executors.gridsim.control.SPIN", 100)
     with gridsim.active(), pytest.raises(gridsim.Unsupported, match="waiting for another program is not modelled"):
         wait[(2,)](torch.zeros(1, dtype=torch.int32), torch.zeros(1))
+
+
+@triton.jit
+def barrier(x, y, flag, n):
+    program = tl.program_id(0)
+    tl.store(x + program, program * 1.0)
+    tl.atomic_add(flag, 1)
+    while tl.atomic_add(flag, 0) < n:
+        pass
+    tl.store(y + program, tl.load(x + (program + 1) % n))
+
+
+@pytest.mark.parametrize("order", [None, 3])
+def test_programs_that_wait_for_all_others_run_together_and_do_not_race(order, monkeypatch):
+    monkeypatch.setattr("harness.executors.gridsim.control.SPIN", 100)
+    y = torch.zeros(4)
+    with gridsim.active(order=order) as trace:
+        barrier[(4,)](torch.zeros(4), y, torch.zeros(1, dtype=torch.int32), 4)
+    assert y.tolist() == [1, 2, 3, 0]
+    assert trace.accesses == ()
+
+
+@triton.jit(noinline=True)
+def put(y, value):
+    tl.store(y, value)
+
+
+@triton.jit
+def through_a_call(x, y, stride):
+    program = tl.program_id(0)
+    put(y + program // 2, tl.load(x + program * stride))
+
+
+def test_a_store_in_a_function_that_is_not_inlined_races_as_well():
+    with gridsim.active() as trace:
+        through_a_call[(4,)](torch.arange(4.0), torch.zeros(2), 1)
+    assert [(f.kind, f.tensor, f.line) for f in trace.accesses] == [("race", "y", line_of(put, "tl.store"))]
+    with gridsim.active() as trace:
+        through_a_call[(4,)](torch.arange(4.0), torch.zeros(2), 0)
+    assert trace.accesses == ()

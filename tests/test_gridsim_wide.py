@@ -83,3 +83,29 @@ def test_a_wrapped_offset_that_is_not_chosen_is_none():
     with gridsim.active() as trace:
         chosen[(4,)](torch.zeros(4), torch.zeros(4), 1 << 30, 4)
     assert "overflow read" in {f.kind for f in trace.accesses}
+
+
+@triton.jit(noinline=True)
+def get(x, row, stride):
+    return tl.load(x + row * stride)
+
+
+@triton.jit(noinline=True)
+def place(row, stride):
+    return row * stride
+
+
+@triton.jit
+def called(x, y, stride):
+    row = tl.program_id(0)
+    tl.store(y + row, get(x, row, stride) + tl.load(x + place(row, stride)))
+
+
+def test_a_wrapped_offset_is_followed_into_and_out_of_functions_that_are_not_inlined():
+    with gridsim.active() as trace:
+        called[(4,)](torch.zeros(4), torch.zeros(4), 1 << 30)
+    found = {(f.line, f.count, f.program) for f in trace.accesses if f.kind == "overflow read"}
+    assert found == {(line_of(get, "row * stride"), 2, (2, 0, 0)), (line_of(place, "row * stride"), 2, (2, 0, 0))}
+    with gridsim.active() as trace:
+        called[(4,)](torch.zeros(4), torch.zeros(4), 1)
+    assert trace.accesses == ()
