@@ -47,12 +47,16 @@ def _could_be(whole: Profile) -> dict[str, list[str]]:
     options = {field: [str(option) for option in _many(getattr(whole, name))] for field, name in _OPTIONS.items()}
     apart = set(whole.layouts) - set(JOINT_LAYOUTS)
     chunks = {"query_len": _chunks(whole)} if whole.op in NEW_TOKENS else {}
-    return options | chunks | {
-        "heads": [f"{q}/{kv}" for q, kv in whole.heads],
-        "v_layout": list(whole.v_layouts) if apart else ["same"],
-        "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
-        "features": [*whole.features, *(["splits"] if whole.splits else [])],
-    }
+    return (
+        options
+        | chunks
+        | {
+            "heads": [f"{q}/{kv}" for q, kv in whole.heads],
+            "v_layout": list(whole.v_layouts) if apart else ["same"],
+            "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
+            "features": [*whole.features, *(["splits"] if whole.splits else [])],
+        }
+    )
 
 
 def _chunks(whole: Profile) -> list[str]:

@@ -125,7 +125,8 @@ def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
     k, v = (_dequantised(materials, name, blocks, offsets) for name in ("k_cache", "v_cache"))
     if case.new_kv == "dense":
         k, v = _followed(k, materials.inputs.k_new, rows, seq), _followed(v, materials.inputs.v_new, rows, seq)
-    return materials.inputs.q.view[rows], k, v
+    q = materials.inputs.q.view[rows]
+    return (q if index < len(case.seqs) else np.zeros_like(q)), k, v  # what a padding row asks for does not matter
 
 
 def _followed(cached: Array, new: Tensor, rows: slice, seq: Seq) -> Array:

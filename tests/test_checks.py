@@ -51,6 +51,8 @@ CORNERS: dict[str, dict[str, Any]] = {
     "every feature": {"window": (3, -1), "softcap": 2.0, "alibi": True, "sinks": True, "dtype": "float16"},
     "large values in 16 bits": {"values": "large", "dtype": "float16"},
     "tiny values in 16 bits": {"values": "tiny", "dtype": "float16"},
+    "padding rows": {"padding_rows": 2, "table_pad": "other"},
+    "padding rows of huge numbers": {"padding_rows": 1, "row_poison": "huge", "sinks": True},
     "shared blocks": {"seqs": (Seq(kv_len=33, tag=3), Seq(kv_len=40, tag=1, shares_prefix_with=3, shared_blocks=2))},
 }
 
@@ -58,7 +60,7 @@ CORNERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", CORNERS.values(), ids=CORNERS)
 def test_no_check_blames_a_right_kernel(changes: dict[str, Any]) -> None:
     case = replace(WITH_LSE, **changes)
-    for subject in (torch_subject(right), subjects.from_function(decode)):
+    for subject in (torch_subject(right, padding_rows=True), subjects.from_function(decode)):
         result = run_case(case, subject, "gridsim", thorough=True)
         assert (result.declined, result.harness_fault, result.findings) == ("", "", ())
         assert result.margin <= 1.0
