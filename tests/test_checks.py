@@ -477,3 +477,28 @@ def test_a_merge_that_reads_an_empty_state_is_not_finite() -> None:
         return out + 0 * inputs.state_outs[1], lse
 
     assert "not finite" in {finding.kind for finding in of_operation(MERGE, run).findings}
+
+
+# --- dense new tokens --------------------------------------------------------------------------------------------
+
+DENSE = Case(op="extend", new_kv="dense", seqs=(Seq(query_len=3, kv_len=8), Seq(query_len=2, kv_len=2, tag=1)))
+
+
+def extending(run: Callable[[Any], Any]) -> Result:
+    return run_case(DENSE, subjects.Subject("tests.extending", ours.extend.__kvetch__, run), "gridsim", thorough=True)
+
+
+def test_a_call_that_puts_dense_new_tokens_into_the_cache_is_found() -> None:
+    def writes(inputs: Any) -> Any:
+        inputs.k_cache[0, 5] = inputs.k_new[0]  # where an appending call would have put it
+        return ours.extend(inputs)
+
+    finding = only(extending(writes), "inputs changed")
+    assert finding.message.startswith("k_cache is an input, but [0, 5, 0, 0] is ")
+    assert extending(ours.extend).findings == ()
+
+
+def test_a_call_that_looks_for_dense_new_tokens_in_the_cache_is_found() -> None:
+    findings = {finding.kind: finding for finding in extending(ours._attend).findings}
+    accused = "dead read of k_cache [0, 5, 0, 0] by program [0, 0, 0] at paged_tile.py:"
+    assert findings["not finite"].accuses.startswith(accused)
