@@ -82,12 +82,14 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _exp10(x: Array) -> Array:
-    return np.power(x.dtype.type(10), x)
+    found: Array = np.power(x.dtype.type(10), x)
+    return found
 
 
 def _saturate(x: Array) -> Array:
     """Clamp to 0 and 1; a NaN becomes 0."""
-    return np.fmin(np.fmax(x, x.dtype.type(0)), x.dtype.type(1))
+    found: Array = np.fmin(np.fmax(x, x.dtype.type(0)), x.dtype.type(1))
+    return found
 
 
 def _away(x: Array) -> Array:
@@ -142,6 +144,7 @@ ROUNDED: dict[str, Function] = {
     "arith.divf": np.divide,
     "arith.remf": np.fmod,
     "tt.precise_divf": np.divide,
+    "tt.approx_divf": np.divide,
     "tt.precise_sqrt": np.sqrt,
     "math.sqrt": np.sqrt,
     "math.rsqrt": _rsqrt,

@@ -205,3 +205,4 @@ CODECS = _Codecs(
         **{name: _float8(name) for name in FLOAT8},
     }
 )
+CODECS.update({f"{sign}i{bits}": CODECS[f"i{bits}"] for sign in "su" for bits in (8, 16, 32, 64)})  # of descriptors
