@@ -58,7 +58,8 @@ def test_what_one_side_complains_of_is_wrong():
 def test_cases_are_drawn_again_as_they_were_and_grouped_by_their_constants():
     found = drawn("extend", 30)
     assert found == drawn("extend", 30)
-    assert 15 <= len(found) <= 30
+    assert len(found) == 30
+    assert len({case.values for case in found}) > 4
     assert sum(len(group) for group in grouped(found)) == len(found)
     assert len(grouped(found)) < len(found)
 
@@ -73,9 +74,17 @@ def test_rows_of_one_kind_are_added():
 
 
 def test_processes_on_both_sides_agree_with_themselves():
-    rows = table(2, "gridsim", "gridsim", 1, subjects=("decode", "gather"))
+    rows = table(4, "gridsim", "gridsim", 1, subjects=("decode", "gather"))
     assert {row.subject for row in rows} == {"decode", "gather"}
     assert all(row.right and row.differ == 0 for row in rows)
+
+
+@pytest.mark.parametrize("subject", ["decode", "split_decode", "extend", "step"])
+def test_some_drawn_cases_are_exact(subject):
+    found = drawn(subject, 12)[:3]
+    rows = compared(subject, found, observed("gridsim", subject, found), "gridsim")
+    assert all(row.right for row in rows)
+    assert sum(row.exact for row in rows) > 0
 
 
 def test_a_process_that_dies_is_told_and_the_next_question_is_answered():
