@@ -93,7 +93,7 @@ def _exact(case: Case, number: int) -> Case:
     query = 1 if case.op == "decode" else 16
     seqs = tuple(Seq(kv_len=n, query_len=min(n, query), tag=tag) for tag, n in enumerate((16, 1, 64)))
     return replace(case, seqs=seqs, values=("uniform", "gather")[number % 2], alibi=False, sinks=False, softcap=0.0,
-                   window=(-1, -1))  # fmt: skip
+                   window=(-1, -1), scale=0.25)  # fmt: skip
 
 
 def grouped(given: Sequence[Case]) -> list[list[Case]]:
@@ -198,20 +198,22 @@ def _apart(one: np.ndarray, other: np.ndarray, bounds: list[tuple[np.ndarray, np
 
 
 def exactly(case: Case, bound: Any) -> np.ndarray:
-    """Where every sum and quotient of a right kernel is exact, so that its bits are known; bool in the shape of out.
+    """Where every product, sum and quotient of a right kernel is exact, so that its bits are known; in out's shape.
 
     Equal keys: all weights are 1 and the values small integers, so the quotient is exact where the number of keys, e to
     the lse, is a power of two, and nothing is merged. One hot key: its weight is 1 and the others' are 0, and the
-    output is its value, whole numbers; only its own, so the lse is far above what equal keys would have.
+    output is its value, whole numbers; only its own, so the lse is far above what equal keys would have. A score times
+    a scale that is no power of two is rounded, and not where a compiler fuses it with the subtraction that follows.
     """
     plain = not (case.alibi or case.sinks or case.softcap) and case.op in EXACT
-    nothing = np.zeros(bound.truth.shape, bool)
-    if not plain or (case.kv_dtype != "same" and case.values != "uniform"):
-        return nothing
-    if case.values == "uniform" and not case.hints.num_splits:
+    if plain and case.values == "uniform" and not case.hints.num_splits:
         keys = np.exp2(np.round(np.log2(np.exp(np.maximum(bound.truth_lse, 0)))))
-        return nothing | (np.abs(np.exp(bound.truth_lse) / keys - 1) < 1e-9)[..., None]
-    return nothing | ((bound.truth_lse > 100)[..., None] if case.values == "gather" else False)
+        here = np.abs(np.exp(bound.truth_lse) / keys - 1) < 1e-9
+    elif plain and case.values == "gather" and case.kv_dtype == "same" and np.frexp(case.scale or 0.3)[0] == 0.5:
+        here = bound.truth_lse > 100
+    else:
+        here = np.zeros(bound.truth_lse.shape, bool)
+    return np.broadcast_to(here[..., None], bound.truth.shape)
 
 
 def table(count: int, first: str, second: str, workers: int, subjects: Sequence[str] = SUBJECTS) -> list[Row]:

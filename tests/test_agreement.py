@@ -10,7 +10,7 @@ from agreement import Aside, Row, added, compared, drawn, grouped, observed, tab
 
 from harness.case import Case, Seq, replace
 
-CASE = Case(seqs=(Seq(kv_len=16),), head_dim=16, values="uniform")
+CASE = Case(seqs=(Seq(kv_len=16),), head_dim=16, values="uniform", scale=0.25)
 
 
 @pytest.mark.parametrize("values", ["uniform", "gather"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import click
 
 from harness.executors.gridsim import control, steps
@@ -30,23 +32,22 @@ def supported() -> frozenset[str]:
 def listing() -> str:
     """Write the list in Markdown."""
     parts = [HEAD, *(_section(dialect) for dialect in DIALECTS)]
-    symbols = ", ".join(sorted(LIBRARY))
-    return "\n".join(
-        [
-            *parts,
-            "## Functions of libdevice\n",
-            f"With and without `__nv_`, `fast_` and a letter for the type: {symbols}.\n",
-        ]
-    )
+    library = _wrapped("With and without `__nv_`, `fast_` and a letter for the type: ", sorted(LIBRARY))
+    return "\n".join([*parts, f"## Functions of libdevice\n\n{library}\n"])
 
 
 def _section(dialect: str) -> str:
     names = [name for name in OPERATIONS if _dialect(name) == dialect]
-    run = ", ".join(f"`{name}`" for name in names if name in supported())
+    run = _wrapped("Run: ", [name for name in names if name in supported()])
     reasons = sorted({REFUSED[name] for name in names if name in REFUSED})
-    lines = [f"* {reason}: {', '.join(f'`{n}`' for n in names if REFUSED.get(n) == reason)}" for reason in reasons]
+    lines = [_wrapped(f"* {reason}: ", [n for n in names if REFUSED.get(n) == reason], "  ") for reason in reasons]
     refused = "\n".join(["Refused:\n", *lines, ""]) if lines else "None is refused.\n"
-    return f"## {TITLES.get(dialect, dialect)}\n\nRun: {run}.\n\n{refused}"
+    return f"## {TITLES.get(dialect, dialect)}\n\n{run}\n\n{refused}"
+
+
+def _wrapped(head: str, names: list[str], indent: str = "") -> str:
+    text = f"{head}{', '.join(f'`{name}`' for name in names)}."
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _dialect(name: str) -> str:
