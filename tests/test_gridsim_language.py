@@ -335,6 +335,32 @@ def test_block_pointers_advance():
     assert trace.accesses == ()
 
 
+@triton.jit(debug=True)
+def checked(x, z, n, BLOCK: tl.constexpr):
+    value = tl.load(x + tl.program_id(0))
+    tl.device_assert(value < n, "too large, or: not")
+    values = tl.load(x + tl.arange(0, BLOCK))
+    tl.device_assert(values < n, "some", mask=values < 2)
+    tl.store(z + tl.program_id(0), value * n)
+
+
+def test_an_assertion_that_fails_stops_the_kernel_and_one_that_holds_does_not():
+    x, z = torch.arange(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    with gridsim.active():
+        checked[(4,)](x, z, 4, BLOCK=4)
+        assert z.tolist() == [0, 4, 8, 12]
+        line = checked.starting_line_number + 2
+        said = rf"'too large, or: not' fails in program \(3, 0, 0\) \({__file__}:{line + 1}\)"
+        with pytest.raises(AssertionError, match=said):
+            checked[(4,)](x, z, 3, BLOCK=4)
+
+
+def test_debugging_finds_a_product_that_wraps():
+    x, z = torch.full((4,), 1 << 30, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    with gridsim.active(), pytest.raises(AssertionError, match="overflow"):
+        checked[(1,)](x, z, (1 << 31) - 1, BLOCK=4)
+
+
 @triton.jit
 def asserted(x, z, n):
     value = tl.load(x + tl.program_id(0))

@@ -274,6 +274,8 @@ class _Parser:
     def literals(self, name: str, body: str, extra: dict[str, Attribute]) -> None:
         if name == "arith.constant":
             extra["value"] = re.sub(r"\x00(\d+)\x00", lambda m: self.strings[int(m[1])], without_braces(body).strip())
+        if name == "tt.assert":
+            extra["message"] = attribute(body.split(", ")[-1], self.strings)
         if name == "tt.dot_scaled":
             left, right = groups(r"\s*%\S+(?: (scale) %\S+)?, %\S+(?: (scale) %\S+)?, .*", body)
             extra["scaled"] = (int(bool(left)), int(bool(right)))

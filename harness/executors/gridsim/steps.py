@@ -25,7 +25,6 @@ Apply = Callable[..., Value | tuple[Value, ...]]  # of values
 Effect = Callable[..., Value | None]  # of a frame and values
 IDLE = {
     "tt.print",
-    "tt.assert",
     "gpu.barrier",
     "ttg.barrier",
     "llvm.intr.assume",
@@ -213,6 +212,18 @@ def _exchange(op: Op, kinds: Kinds) -> Effect:
     return run
 
 
+def _hold(op: Op, kinds: Kinds) -> Effect:
+    """Stop at an assertion that some element fails, as a GPU's trap does."""
+
+    def run(frame: Frame, condition: Array) -> None:
+        if not condition.all():
+            place = frame.programs.place(int(np.argwhere(~condition)[0, 0]))
+            where = f"{op.line.path}:{op.line.number}"
+            raise AssertionError(f"device assertion {op.attributes['message']!r} fails in program {place} ({where})")
+
+    return run
+
+
 def _look(op: Op, kinds: Kinds) -> Effect:
     site = access.site(op, kinds[0])
     return lambda frame, pointer, mask: site.atomic(frame, pointer, mask, lambda old: old)
@@ -240,6 +251,7 @@ EFFECTS: dict[str, Callable[[Op, Kinds], Effect]] = {
     "tt.store": _store,
     "tt.atomic_rmw": _update,
     "tt.atomic_cas": _exchange,
+    "tt.assert": _hold,
     "tt.atomic_load": _look,
     "tt.atomic_store": _put,
     **DESCRIPTORS,
