@@ -38,6 +38,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 def converted(values: np.ndarray, kind: str, device: str = "cpu", rounding: str = "") -> np.ndarray:
     """What a kernel makes of values in the type called `kind`; inside `gridsim.active()`, or on a GPU."""
     x = to_torch(values, device)
-    y = torch.zeros(len(x), dtype=getattr(torch, kind), device=device)
+    of = getattr(torch, kind)
+    y = torch.zeros(len(x), dtype=getattr(torch, f"int{8 * of.itemsize}"), device=device).view(of)
     cast[(triton.cdiv(len(x), BLOCK),)](x, y, len(x), ROUNDING=rounding, BLOCK=BLOCK)
     return to_numpy(y)
