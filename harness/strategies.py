@@ -30,15 +30,15 @@ LONG_EDGES = 3
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-
 #: What a relative of a case may have anew; what belongs together is drawn together.
 PARTS = {
     "lengths": ("seqs", "num_q_heads", "num_kv_heads"),
     "layouts": ("layout", "v_layout", "q_layout"),
     "placement": ("placement", "geometry_seed", "table_dtype", "extra_columns", "spare_blocks", "max_len_slack"),
-    "padding": ("table_pad", "k_poison", "v_poison", "spare_poison"),
+    "padding": ("table_pad", "k_poison", "v_poison", "spare_poison", "row_poison"),
     "numbers": ("values", "data_seed", "scale"),
-    "features": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "amounts": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "padding rows": ("padding_rows",),
     "operation": ("slots", "tile", "states", "hints"),
 }
 
@@ -82,6 +82,7 @@ def constants_of(case: Case) -> Constants:
         block_size=case.block_size,
         dtype=case.dtype,
         kv_dtype=case.kv_dtype,
+        new_kv=case.new_kv,
         features=tuple(name for name in FEATURES if on.get(name)),
     )
 
@@ -168,7 +169,8 @@ def _tile(draw: Draw, longest: int, block_size: int) -> Tile:
 
 
 def _states(draw: Draw, empties: bool) -> States:
-    partition = tuple(draw(st.lists(st.sampled_from((1, 2, 16, 100)), min_size=1, max_size=5)))
+    count = draw(st.integers(1, 5))
+    partition = tuple(draw(st.lists(st.sampled_from((1, 2, 16, 100)), min_size=count, max_size=count)))
     empty = draw(st.sets(st.integers(0, len(partition) - 1))) if empties else ()
     return States(partition=partition, empty=tuple(sorted(empty)))
 

@@ -123,7 +123,7 @@ def whole(op: Op) -> tuple[Case, ...]:
     options = Profile(
         op=op, features=useful(op), kv_dtypes=KV_DTYPES, new_kv=new_kv, splits=True, placements=near, max_kv_len=100
     )
-    return tuple(drawn(options, 120))
+    return tuple(drawn(options, 200))
 
 
 @pytest.mark.parametrize("op", OPS)

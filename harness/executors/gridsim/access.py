@@ -284,7 +284,7 @@ def change(op: Op, element: str) -> Change:
     if len(words) != 1:
         raise refuse(op)
     bring = CODECS[element].round
-    apply = CHANGES[words[0]]
+    apply = CHANGES[f"u{words[0]}" if element.startswith("ui") and words[0] in ("max", "min") else words[0]]
     return lambda old, new: bring(apply(old, new))
 
 
