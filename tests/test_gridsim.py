@@ -1,8 +1,7 @@
-"""gridsim runs Triton kernels right, and sees every access that it should not make."""
+"""gridsim runs Triton kernels right."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import runpy
@@ -12,80 +11,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from launched import attend, case, copy, launch, line_of
 from triton import knobs
 
 from harness.executors import gridsim
-
-
-@triton.jit
-def decode(q, k_cache, v_cache, table, lens, out, lse, scale, softcap, window,
-           stride_qs, stride_qh, stride_kb, stride_kt, stride_kh, stride_table,
-           GROUP: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr):  # fmt: skip
-    seq, head = tl.program_id(0), tl.program_id(1)
-    n = tl.load(lens + seq)
-    d, o = tl.arange(0, D), tl.arange(0, BLOCK)
-    query = tl.load(q + seq * stride_qs + head * stride_qh + d).to(tl.float32) * scale
-    m, l, acc = float("-inf"), 0.0, tl.zeros([D], tl.float32)
-    for i in range(tl.cdiv(n, BLOCK)):
-        block = tl.load(table + seq * stride_table + i).to(tl.int64)
-        at = i * BLOCK + o
-        keep = at < n
-        if window > 0:
-            keep &= at >= n - window
-        offsets = block * stride_kb + o[:, None] * stride_kt + (head // GROUP) * stride_kh + d[None, :]
-        k = tl.load(k_cache + offsets, mask=(at < n)[:, None], other=0.0).to(tl.float32)
-        v = tl.load(v_cache + offsets, mask=(at < n)[:, None], other=0.0).to(tl.float32)
-        s = tl.sum(query[None, :] * k, axis=1)
-        if softcap > 0:
-            s = softcap * (2 * tl.sigmoid(2 * s / softcap) - 1)
-        s = tl.where(keep, s, float("-inf"))
-        new = tl.maximum(m, tl.max(s, 0))
-        safe = tl.where(new == float("-inf"), 0.0, new)
-        p, old = tl.exp(s - safe), tl.exp(m - safe)
-        l = l * old + tl.sum(p, 0)
-        acc = acc * old + tl.sum(p[:, None] * v, axis=0)
-        m = new
-    tl.store(out + seq * stride_qs + head * stride_qh + d, (acc / l).to(out.dtype.element_ty))
-    tl.store(lse + seq * tl.num_programs(1) + head, m + tl.log(l))
-
-
-def attend(q, k, v, lens, table, scale, softcap=0.0, window=0):
-    """The same in float64, one sequence and head after the other."""
-    (sequences, heads, _), block, group = q.shape, k.shape[1], q.shape[1] // k.shape[2]
-    q, k, v = (x.double().numpy() for x in (q, k, v))
-    out, lse = np.zeros(q.shape), np.zeros(q.shape[:2])
-    for s in range(sequences):
-        slots = np.arange(int(lens[s]))
-        blocks, inner = table[s].numpy()[slots // block], slots % block
-        for h in range(heads):
-            scores = k[blocks, inner, h // group] @ q[s, h] * scale
-            scores = softcap * np.tanh(scores / softcap) if softcap else scores
-            scores = scores[-window:] if window else scores
-            values = v[blocks, inner, h // group][-len(scores) :]
-            top = scores.max()
-            weights = np.exp(scores - top)
-            out[s, h], lse[s, h] = weights @ values / weights.sum(), top + np.log(weights.sum())
-    return out, lse
-
-
-def case(kind, lens, heads=4, group=2, block=16, d=64):
-    torch.manual_seed(0)
-    blocks = sum(-(-n // block) for n in lens)
-    q = torch.randn(len(lens), heads, d).to(kind)
-    k, v = (torch.randn(blocks + 2, block, heads // group, d).to(kind) for _ in range(2))
-    order, table = torch.randperm(blocks).int(), torch.zeros(len(lens), -(-max(lens) // block), dtype=torch.int32)
-    for s, n in enumerate(lens):
-        used = -(-n // block)
-        table[s, :used], order = order[:used], order[used:]
-    return q, k, v, torch.tensor(lens, dtype=torch.int32), table
-
-
-def launch(q, k, v, lens, table, softcap=0.0, window=0):
-    out, lse = torch.empty_like(q), torch.empty(q.shape[:2])
-    decode[q.shape[:2]](q, k, v, table, lens, out, lse, q.shape[-1] ** -0.5, softcap, window, q.stride(0), q.stride(1),
-                        k.stride(0), k.stride(1), k.stride(2), table.stride(0), GROUP=q.shape[1] // k.shape[2],
-                        BLOCK=k.shape[1], D=q.shape[-1])  # fmt: skip
-    return out, lse
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
@@ -102,130 +31,6 @@ def test_a_paged_decode_agrees_with_float64(kind, softcap, window):
     assert [(run.name, run.grid) for run in trace.launches] == [("decode", (5, 4, 1))]
     assert any("loop many" in what for what in trace.behaviours)
     assert any("mask mixed" in what for what in trace.behaviours)
-
-
-def lines(accesses):
-    return {(found.kind, found.tensor, found.line) for found in accesses}
-
-
-def line_of(kernel, text):
-    start, source = kernel.starting_line_number, kernel.raw_src
-    return f"test_gridsim.py:{start + next(i for i, line in enumerate(source) if text in line)}"
-
-
-def test_a_table_entry_past_the_cache_is_read_as_poison_and_recorded():
-    q, k, v, lens, table = case(torch.float32, [40, 20])
-    table[0, 1] = 1000
-    memory = gridsim.Memory()
-    memory.declare(k, name="k_cache")
-    with gridsim.active(memory):
-        out, _ = launch(q, k, v, lens, table)
-    assert out[0].isnan().all()
-    assert not out[1].isnan().any()
-    where = line_of(decode, " k = tl.load(k_cache")
-    found = next(found for found in memory.accesses if found.tensor == "k_cache")
-    assert (found.kind, found.line, found.program) == ("out of bounds read", where, (0, 0, 0))
-    assert found.count == 4 * 16 * 64
-    assert found.index == 1000 * k.stride(0)
-    assert found.path == __file__
-
-
-def test_a_dead_element_is_seen_where_it_is_read_and_nowhere_else():
-    q, k, v, lens, table = case(torch.float16, [20])
-    state = np.full(k.numel(), 2, np.uint8)
-    dead = (int(table[0, 1]), 3, 1, 7)
-    state[np.ravel_multi_index(dead, k.shape)] = 1
-    state[np.ravel_multi_index((int(table[0, 1]), 4, 0, 0), k.shape)] = 1  # slot 20: nobody reads that
-    memory = gridsim.Memory()
-    memory.declare(k, name="k_cache", state=state)
-    with gridsim.active(memory):
-        launch(q, k, v, lens, table)
-    (found,) = memory.accesses
-    assert (found.kind, found.tensor, found.index, found.count) == ("dead read", "k_cache", dead, 2)
-    assert found.program == (0, 2, 0)
-
-
-@triton.jit
-def copy(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, tl.load(x + at))
-
-
-def test_a_write_past_the_output_is_dropped_and_one_between_its_strides_is_performed():
-    x, whole = torch.ones(64), torch.zeros(128)
-    view = whole[8:40]
-    memory = gridsim.Memory()
-    memory.declare(view, name="out")
-    with gridsim.active(memory):
-        copy[(4,)](x, view, 64, BLOCK=32)
-    assert (whole[:8] == 0).all()
-    assert (whole[8:] != 0).all()  # what was read out of bounds is poison
-    assert lines(memory.accesses) == {
-        ("out of bounds read", "x", line_of(copy, "tl.store")),
-        ("out of reach write", "out", line_of(copy, "tl.store")),
-        ("out of bounds write", "out", line_of(copy, "tl.store")),
-    }
-    counts = {found.kind: found.count for found in memory.accesses}
-    assert counts == {"out of bounds read": 64, "out of reach write": 88, "out of bounds write": 8}
-
-
-def test_a_strided_view_reaches_its_own_elements_only():
-    whole = torch.arange(64.0).reshape(8, 8)
-    with gridsim.active() as trace:
-        copy[(1,)](whole[2:4, ::2], torch.zeros(16), 16, BLOCK=16)
-    (found,) = trace.accesses
-    assert (found.kind, found.count, found.index) == ("out of reach read", 8, 1)
-
-
-@triton.jit
-def far(x, y, stride, block):
-    at = block * stride
-    tl.store(y, tl.load(x + at))
-    tl.store(y + 1, tl.load(x + block.to(tl.int64) * stride))
-
-
-def test_a_product_that_wraps_in_32_bits_reads_out_of_bounds_and_a_64_bit_one_reads_far():
-    size, flags = 5 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE: pages exist once touched
-    x = torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
-    shadow = np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
-    x[1 << 32], shadow[1 << 32] = 7, 2
-    y, memory = torch.zeros(2, dtype=torch.uint8), gridsim.Memory()
-    memory.declare(x, name="far", state=shadow)
-    with gridsim.active(memory):
-        far[(1,)](x, y, 1 << 17, 1 << 15)
-    assert y.tolist() == [0, 7]  # the wrapped product is 0, which is in bounds: out of reach as declared
-    assert [(found.kind, found.index) for found in memory.accesses] == [("out of reach read", (0,))]
-    with gridsim.active(memory):
-        far[(1,)](x, y, (1 << 17) + 1, (1 << 15) - 1)
-    assert ("out of bounds read", "far", line_of(far, "tl.store(y, ")) in lines(memory.accesses)
-
-
-def test_two_views_of_one_storage_keep_apart():
-    both = torch.arange(64.0)
-    k, v = both[:32], both[32:]
-    memory = gridsim.Memory()
-    memory.declare(k, name="k")
-    memory.declare(v, name="v")
-    with gridsim.active(memory):
-        copy[(1,)](k, torch.zeros(64), 64, BLOCK=64)
-    assert {(f.kind, f.tensor) for f in memory.accesses} == {("out of reach read", "k")}
-
-
-@triton.jit
-def wild(x, y, address):
-    tl.store(y, tl.load(address.to(tl.pointer_type(tl.float32))))
-    tl.store(y + 1, tl.load((address + 8).to(tl.pointer_type(tl.float32))))
-
-
-def test_a_garbage_address_is_poison_and_a_real_one_finds_its_tensor():
-    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.zeros(2)
-    with gridsim.active() as trace:
-        wild[(1,)](x, y, x.data_ptr())
-        assert y.tolist() == [1.0, 3.0]
-        assert trace.accesses == ()
-        wild[(1,)](x, y, 12345678901)
-    assert y.isnan().all()
-    assert {(f.kind, f.tensor) for f in trace.accesses} == {("out of bounds read", "null")}
 
 
 @triton.jit
@@ -480,24 +285,6 @@ def test_integers_divide_towards_zero_and_wrap():
 
 
 @triton.jit
-def tally(counts, last, out, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.atomic_add(counts + at % 3, 1, mask=at < n)
-    ticket = tl.atomic_add(last, 1)
-    if ticket == tl.num_programs(0) - 1:
-        tl.store(out, tl.sum(tl.load(counts + tl.arange(0, 4))))
-    tl.atomic_max(last + 1, tl.program_id(0))
-    tl.atomic_cas(last + 2, 0, tl.program_id(0) + 5)
-
-
-def test_atomics_lose_no_update_and_the_last_program_sees_all():
-    counts, last, out = (torch.zeros(size, dtype=torch.int32) for size in (4, 3, 1))
-    with gridsim.active():
-        tally[(7,)](counts, last, out, 100, BLOCK=16)
-    assert (counts.tolist(), last.tolist(), out.tolist()) == ([34, 33, 33, 0], [7, 6, 5], [100])
-
-
-@triton.jit
 def nans(x, y, BLOCK: tl.constexpr):
     a = tl.load(x + tl.arange(0, BLOCK))
     tl.store(y, tl.max(a, 0))
@@ -528,23 +315,6 @@ def test_shapes_and_tuples_and_defaults_work_as_far_as_triton_binds_them():
         shuffle[lambda meta: (1,)](x, y, (3, 0.5))
     want = (x + 2 * x.T).reshape(2, 2, 4).permute(1, 0, 2).reshape(4, 4) + 1.5
     assert torch.equal(y, want)
-
-
-@triton.jit
-def either(x, y, z, flag):
-    source = x
-    if tl.load(flag + tl.program_id(0)) > 0:
-        source = y + 1
-    tl.store(z + tl.program_id(0), tl.load(source + tl.program_id(0)))
-
-
-def test_a_pointer_chosen_by_a_branch_keeps_its_tensor():
-    x, y, z = torch.arange(4.0), torch.arange(10.0, 14.0), torch.zeros(4)
-    with gridsim.active() as trace:
-        either[(4,)](x, y, z, torch.tensor([0, 1, 0, 1], dtype=torch.int32))
-    assert z[:3].tolist() == [0, 12, 2]
-    assert z[3].isnan()
-    assert [(f.tensor, f.index, f.program) for f in trace.accesses] == [("y", 4, (3, 0, 0))]
 
 
 @triton.autotune([triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"])

@@ -68,12 +68,17 @@ class TorchReads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """A result that lies in the same memory is a view; anything else has been computed from the elements."""
-        given = {_address(tensor) for tensor in _tensors((args, kwargs or {}))} & self._addresses
         returned = func(*args, **(kwargs or {}))
-        if given and func.__name__ not in UNREAD:
-            found = list(_tensors(returned))
-            self.seen |= not found or not {_address(tensor) for tensor in found} <= self._addresses
+        if not self.seen and func.__name__ not in UNREAD:
+            with torch._C.DisableTorchFunction():
+                self.seen = self._reads(args, kwargs or {}, returned)
         return returned
+
+    def _reads(self, args: Any, kwargs: Any, returned: Any) -> bool:
+        if self._addresses.isdisjoint(_address(tensor) for tensor in _tensors((args, kwargs))):
+            return False
+        found = {_address(tensor) for tensor in _tensors(returned)}
+        return not found or not found <= self._addresses
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from harness.executors.gridsim import wide
 from harness.executors.gridsim.arith import refuse
 from harness.executors.gridsim.codecs import CODECS, Array, Codec
 from harness.executors.gridsim.frames import Descriptor, Frame
 from harness.executors.gridsim.ir import Line, Op, Type
-from harness.executors.gridsim.memory import LIVE, OUT_OF_BOUNDS, Allocation, Found, Pointer
+from harness.executors.gridsim.memory import LIVE, OUT_OF_BOUNDS, Access, Allocation, Found, Pointer
+from harness.executors.gridsim.touch import Touch
 
 Change = Callable[..., Array]
 
@@ -26,6 +29,7 @@ class Site:
     shape: tuple[int, ...]
     rows: bool
     codec: Codec
+    orders: frozenset[str] = frozenset()
 
     def lanes(self, frame: Frame, x: Array) -> Array:
         """Stretch to every element of every program."""
@@ -42,11 +46,12 @@ class Site:
     def read(self, frame: Frame, pointer: Pointer, mask: Array | None = None, other: Array | None = None) -> Array:
         """Load. Lanes that the mask shuts out get `other`, or 0 where the kernel leaves them undefined."""
         mask = self.settle(frame, mask)
+        pointer = self.narrowed(frame, pointer, mask)
         found = np.zeros((1,) * pointer.offset.ndim, self.codec.carrier) if other is None else other
         if mask is not None and not mask.any():
             return found
         for owner, own in owners(pointer, mask):
-            values = self.row(owner, pointer.offset, own) if self.rows else None
+            values = self.row(owner, pointer.offset, own) if self.rows and not owner.watches else None
             if values is None:
                 values = self.fetch(frame, owner, pointer.offset, own)
             found = values if own is None else keep(values, own, found)
@@ -68,6 +73,8 @@ class Site:
     def fetch(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> Array:
         """Read from one allocation; what lies out of bounds is poison."""
         codec = self.codec
+        if owner.watches:
+            self.watched("read", frame, owner, index, mask)
         if mask is not None:
             index = shut(index, mask)
         if owner.clean(index, codec.storage.itemsize):
@@ -90,6 +97,7 @@ class Site:
     def write(self, frame: Frame, pointer: Pointer, values: Array, mask: Array | None = None) -> None:
         """Store. Of lanes that write one element the last wins."""
         mask = self.settle(frame, mask)
+        pointer = self.narrowed(frame, pointer, mask)
         for owner, own in owners(pointer, mask):
             shape = np.broadcast_shapes(pointer.offset.shape, values.shape, () if own is None else own.shape)
             index, raw = np.broadcast_to(pointer.offset, shape), np.broadcast_to(self.codec.pack(values), shape)
@@ -98,11 +106,49 @@ class Site:
                 if not own.any():
                     continue
             index, own = self.allowed(frame, owner, index, own)
+            if owner.watches:
+                self.watched("write", frame, owner, index, own, raw)
             flat = owner.flat(self.codec.storage)
             if own is None:
                 flat[index] = raw
             else:
                 flat[index[own]] = raw[own]
+
+    def watched(self, how: str, frame: Frame, owner: Allocation, index: Array, mask: Array | None,
+                raw: Array | None = None) -> None:  # fmt: skip
+        """Show an access to those who watch the allocation, a store with what it writes; what is dropped is none."""
+        width, index = self.codec.storage.itemsize, self.lanes(frame, index)
+        inside = (index >= 0) & (index < owner.nbytes // width)
+        lanes = np.flatnonzero(inside if mask is None else inside & mask)
+        at, bits = index.reshape(-1)[lanes], np.dtype(f"u{width}")
+        new = None if raw is None else self.lanes(frame, raw).reshape(-1)[lanes].view(bits)
+        programs = frame.programs.numbers[lanes // (index.size // frame.count)]
+        touch = Touch(at, programs, owner.flat(bits).take(at), new, width, self.line, self.orders)
+        record = partial(frame.world.memory.note, owner, frame.programs.grid)
+        for watch in owner.watches:
+            getattr(watch, how)(touch, record)
+
+    def narrowed(self, frame: Frame, pointer: Pointer, mask: Array | None) -> Pointer:
+        """Record lanes whose address has wrapped in 32 bits, and go on with the address as it is."""
+        if type(pointer.offset) is not wide.Wide:
+            return pointer
+        index, true, source = wide.parts(pointer.offset)
+        for owner, own in owners(pointer, mask):
+            lanes = self.lanes(frame, index != true if own is None else (index != true) & own)
+            if lanes.any():
+                self.wrapped(frame, owner, lanes, index, source)
+        return pointer.moved(index)
+
+    def wrapped(self, frame: Frame, owner: Allocation, lanes: Array, index: Array, source: Array) -> None:
+        """Record that lanes go where a wrapped number sends them, by the line where it wrapped."""
+        first = np.unravel_index(int(lanes.argmax()), lanes.shape)
+        wrap = self.lanes(frame, source)[first]
+        place = owner.place(int(self.lanes(frame, index)[first]), self.codec.storage.itemsize)
+        count, story = int(np.count_nonzero(lanes)), f"{wrap}, and is the address at {self.line}"
+        program = frame.programs.place(int(first[0]))
+        frame.world.memory.add(
+            Access("overflow", owner.name, place, program, str(wrap.line), count, wrap.line.path, story)
+        )
 
     def allowed(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> tuple[Array, Array | None]:
         """Check writes; those out of bounds are dropped."""
@@ -115,6 +161,7 @@ class Site:
     def atomic(self, frame: Frame, pointer: Pointer, mask: Array | None, change: Change, *values: Array) -> Array:
         """Read, change and write, one lane after the other in the order of the programs; give what was read."""
         mask = self.settle(frame, mask)
+        pointer = self.narrowed(frame, pointer, mask)
         found = np.zeros((frame.count, *self.shape), self.codec.carrier)
         given = [self.lanes(frame, value) for value in values]
         for owner, own in owners(pointer, mask):
@@ -123,6 +170,8 @@ class Site:
             if own is not None and not own.any():
                 continue
             index, own = self.allowed(frame, owner, index, own)
+            if owner.watches:
+                self.watched("update", frame, owner, index, own)
             chosen = np.ones(index.shape, bool) if own is None else own
             found[chosen] = self.rounds(owner, index[chosen], change, *(value[chosen] for value in given))
         return found
@@ -188,7 +237,18 @@ def tile(descriptor: Descriptor, corner: Sequence[Array], shape: tuple[int, ...]
 
 def site(op: Op, kind: Type, *, rows: bool = False) -> Site:
     """Describe the access that an operation makes through a pointer of this type; pointers lie as 64-bit addresses."""
-    return Site(op.line, str(op.line), kind.element, kind.shape, rows, CODECS.get(kind.element, CODECS["i64"]))
+    codec = CODECS.get(kind.element, CODECS["i64"])
+    return Site(op.line, str(op.line), kind.element, kind.shape, rows, codec, orders(op))
+
+
+def orders(op: Op) -> frozenset[str]:
+    """Say how an atomic orders what other programs do; one that is for its own program alone does not."""
+    if "cta" in op.words:
+        return frozenset()
+    return frozenset().union(*(ORDERS[word] for word in op.words if word in ORDERS))
+
+
+ORDERS = {"acquire": {"acquire"}, "release": {"release"}, "acq_rel": {"acquire", "release"}}
 
 
 def _swap(_old: Array, new: Array) -> Array:

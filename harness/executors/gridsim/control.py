@@ -8,6 +8,7 @@ its own programs' rows only, so programs that are done do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from harness.executors.gridsim import steps
 from harness.executors.gridsim.arith import refuse
 from harness.executors.gridsim.bodies import Body, both, branch, looped, together
 from harness.executors.gridsim.codecs import Array
+from harness.executors.gridsim.flow import addressing, stored
 from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Frame, Step, Value
 from harness.executors.gridsim.ir import Block, Function, Op, Target, Type
 from harness.executors.gridsim.spans import Spans
+from harness.executors.gridsim.wide import follow
 
 SPIN = 1 << 17  # a loop that long waits for another program, which programs in lockstep never finish
 ENDS = {"scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return", "cf.br", "cf.cond_br"}
@@ -28,6 +31,7 @@ class Translation:
 
     def __init__(self, function: Function, callees: dict[str, Function]) -> None:
         self.function, self.callees = function, callees
+        self.addressing, self.stored = addressing(function), stored(function)
         self.slots: dict[str, int] = {}
         self.types: dict[str, Type] = {}
         self.template: list[Value] = []
@@ -94,6 +98,8 @@ class Translation:
             made = steps.build(op, self.kinds(op), combine, rows=rows)
         except (KeyError, ValueError, IndexError) as error:  # a type or an attribute that no table has
             raise refuse(op, repr(error)) from error
+        if made.apply is not None and self.addressing.intersection(op.results):
+            made = replace(made, apply=follow(op, self.kinds(op), made.apply))
         self.spans.learn(op, self.kinds(op))
         places = self.find(op.operands)
         constants = [self.template[place] for place in places]

@@ -9,6 +9,8 @@ import numpy as np
 
 from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.memory import Allocation, Memory, Pointer, common
+from harness.executors.gridsim.touch import coordinates
+from harness.executors.gridsim.wide import Wide, each, joined
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,7 @@ class Programs:
 
     def place(self, lane: int) -> tuple[int, int, int]:
         """Name one of them by its coordinates."""
-        x, y, _ = self.grid
-        number = int(self.numbers[lane])
-        return number % x, number // x % y, number // (x * y)
+        return coordinates(int(self.numbers[lane]), self.grid)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ def choose(value: Value, lanes: Array) -> Value:
 
 def rows(x: Array, lanes: Array) -> Array:
     """Keep some programs' rows of an array; one that depends on no program has one row for all."""
-    return x[lanes] if x.shape[0] > 1 else x
+    if x.shape[0] == 1:
+        return x
+    return each(lambda values: values[lanes], x) if type(x) is Wide else x[lanes]
 
 
 def merge(parts: Sequence[tuple[Array, Value]], count: int) -> Value:
@@ -130,6 +132,10 @@ def _merge_descriptors(lanes: list[Array], found: list[Descriptor], count: int) 
 
 
 def _scatter(lanes: list[Array], values: list[Array], count: int) -> Array:
+    return joined(lambda *given: _put(lanes, given, count), *values)
+
+
+def _put(lanes: list[Array], values: Sequence[Array], count: int) -> Array:
     shape = np.broadcast_shapes(*(value.shape[1:] for value in values))
     found = np.empty((count, *shape), values[0].dtype)
     for rows_, value in zip(lanes, values, strict=True):

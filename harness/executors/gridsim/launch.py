@@ -27,6 +27,7 @@ from harness.executors.gridsim.control import Translation
 from harness.executors.gridsim.frames import Descriptor, Frame, Programs, Value, World
 from harness.executors.gridsim.ir import Type, Unsupported, parse
 from harness.executors.gridsim.memory import Access, Allocation, Memory, Pointer
+from harness.executors.gridsim.races import Races, Shadow
 
 DEVICE = "gridsim"  # not 0: Triton keeps compiled kernels by device, and a GPU's must stay apart
 TARGET = GPUTarget("cuda", 90, 32)
@@ -48,6 +49,7 @@ class Trace:
     """What ran while gridsim was active."""
 
     memory: Memory
+    order: int | None = None
     seen: set[str] = field(default_factory=set)
     ran: list[Launch] = field(default_factory=list)
 
@@ -71,16 +73,19 @@ _sessions: list[Trace] = []
 
 
 @contextmanager
-def active(memory: Memory | None = None) -> Iterator[Trace]:
-    """Run every kernel launched inside the block, on CPU tensors, and trace it."""
-    config, trace = triton.runtime.driver, Trace(memory or Memory())
+def active(memory: Memory | None = None, order: int | None = None) -> Iterator[Trace]:
+    """Run every kernel launched inside the block, on CPU tensors, and trace it.
+
+    `order` is a seed: the programs of a grid are then shuffled, and the second half of them runs after the first.
+    """
+    config, trace = triton.runtime.driver, Trace(memory or Memory(), order)
     found = config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key
     config.set_active(Driver())
     knobs.runtime.add_stages_inspection_hook = _stages
     Autotuner.run, JITFunction.cache_key = _first_config, property(_placed_key)
     _sessions.append(trace)
     try:
-        with _own_cache():
+        with _own_cache(), trace.memory.scratch:
             yield trace
     finally:
         _sessions.pop()
@@ -169,8 +174,9 @@ class Driver:
 
         def launch(x: int, y: int, z: int, stream: object, function: bytes, packed: object, about: object,
                    enter: object, leave: object, *args: Any) -> None:  # fmt: skip
-            execute(function, (x, y, z), [flat for (name, kind), arg in zip(signature, args, strict=True)
-                                          for flat in flatten(name, kind, arg)])  # fmt: skip
+            with torch._C.DisableTorchFunction():  # what gridsim itself asks of tensors is nobody's business
+                execute(function, (x, y, z), [flat for (name, kind), arg in zip(signature, args, strict=True)
+                                              for flat in flatten(name, kind, arg)])  # fmt: skip
 
         return launch
 
@@ -232,13 +238,37 @@ def execute(text: bytes, grid: tuple[int, int, int], args: Sequence[tuple[str, A
     owners: list[Allocation] = []
     kinds = kernel.function.arg_types
     given = [bind(pair, kind, trace.memory, owners) for pair, kind in zip(args, kinds, strict=True)]
+    watch_races(kernel, given, owners, grid)
     world = World(trace.memory, owners, trace.seen)
-    total = grid[0] * grid[1] * grid[2]
-    chunk = max(1, WIDEST // (8 * kernel.widest))
+    numbers, chunk = np.arange(grid[0] * grid[1] * grid[2]), max(1, WIDEST // (8 * kernel.widest))
+    if trace.order is not None:
+        numbers, chunk = shuffled(numbers, trace.order), min(chunk, -(-len(numbers) // 2))
     with np.errstate(all="ignore"):
-        for start in range(0, total, chunk):
-            programs = Programs(np.arange(start, min(start + chunk, total)), grid)
+        for start in range(0, len(numbers), chunk):
+            programs = Programs(numbers[start : start + chunk], grid)
             kernel.start(given, Frame([], programs, world))
+
+
+def shuffled(numbers: Array, seed: int) -> Array:
+    """Give another order, whatever the seed."""
+    found = np.random.default_rng(seed).permutation(numbers)
+    return numbers[::-1] if (found == numbers).all() else found
+
+
+def watch_races(
+    kernel: Translation, given: Sequence[Value], owners: Sequence[Allocation], grid: tuple[int, int, int]
+) -> None:
+    """Watch the storages that the kernel may write, where there are two programs to race."""
+    if grid[0] * grid[1] * grid[2] < 2:
+        return
+    pairs = zip(kernel.function.args, given, strict=True)
+    pointers = [v.pointer if isinstance(v, Descriptor) else v for name, v in pairs if name in kernel.stored]
+    written = {owner.address: owner.nbytes for p in pointers if isinstance(p, Pointer) for owner in p.owners}
+    races = Races(grid)
+    shadows = {address: Shadow(races, address, nbytes) for address, nbytes in written.items() if nbytes}
+    for owner in owners:
+        if owner.address in shadows:
+            owner.watches = (*owner.watches, shadows[owner.address])
 
 
 def bind(pair: tuple[str, Any], kind: Type, memory: Memory, owners: list[Allocation]) -> Value:

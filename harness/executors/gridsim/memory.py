@@ -16,6 +16,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.ir import Line
+from harness.executors.gridsim.scratch import Unwritten
+from harness.executors.gridsim.touch import Touch, Watch, coordinates
+from harness.executors.gridsim.wide import each
 
 OUT_OF_REACH, DEAD, LIVE, OUT_OF_BOUNDS = 0, 1, 2, 3
 KINDS = {OUT_OF_BOUNDS: "out of bounds", OUT_OF_REACH: "out of reach", DEAD: "dead"}
@@ -32,6 +35,7 @@ class Access:
     line: str
     count: int
     path: str
+    story: str = ""  # what more there is to say of the first
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,16 @@ class Declaration:
     name: str
     storage: int
     state: Array | None
+    dead: str
     tensor: torch.Tensor  # keeps the storage, and so its address, from being used again
 
 
 class Allocation:
     """The storage that a tensor lies in, and the elements of it that a pointer made from that tensor may touch."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, states: tuple[tuple[Array, int], ...] = ()) -> None:
+    def __init__(
+        self, name: str, tensor: torch.Tensor, states: tuple[tuple[Array, int], ...] = (), dead: str = ""
+    ) -> None:
         storage = tensor.untyped_storage()
         self.name, self.address, self.nbytes = name, storage.data_ptr(), int(storage.nbytes())
         self.size, self.strides = tuple(tensor.shape), tensor.stride()
@@ -56,7 +63,8 @@ class Allocation:
         span = sum((n - 1) * s for n, s in zip(self.size, self.strides, strict=True)) + 1
         self.stop = self.start + (int(span) if tensor.numel() else 0)
         self.dense = tensor.is_contiguous()
-        self.states = states
+        self.states, self.dead = states, dead
+        self.watches: tuple[Watch, ...] = ()
         self.tensor = tensor
         self.flats: dict[np.dtype[Any], Array] = {}
 
@@ -127,6 +135,14 @@ class Allocation:
         axes, reached = self.position(np.array(index * itemsize // self.itemsize))
         return tuple(int(axis) for axis in axes) if reached else index - self.start * self.itemsize // itemsize
 
+    def story(self, code: int, place: tuple[int, ...] | int) -> str:
+        """Say more of a place where nobody should be."""
+        if code == DEAD:
+            return self.dead.format(*place) if isinstance(place, tuple) else ""
+        if not isinstance(place, int):
+            return ""
+        return "before its start" if place < 0 else "past its end" if place >= self.stop - self.start else "in a gap"
+
 
 @dataclass(frozen=True)
 class Found:
@@ -153,14 +169,18 @@ class Memory:
     def __init__(self) -> None:
         self.declarations: dict[tuple[int, tuple[int, ...], tuple[int, ...], int], Declaration] = {}
         self.found: dict[tuple[str, str, str], Access] = {}
+        self.scratch = Unwritten()
 
     @property
     def accesses(self) -> tuple[Access, ...]:
         """Every access that should not have been, one record for each kind, tensor and line."""
         return tuple(self.found.values())
 
-    def declare(self, tensor: torch.Tensor, name: str, state: Array | None = None) -> None:
-        """Name a tensor; `state` has one byte for each element of its storage: 0 out of reach, 1 dead, 2 live."""
+    def declare(self, tensor: torch.Tensor, name: str, state: Array | None = None, dead: str = "") -> None:
+        """Name a tensor; `state` has one byte for each element of its storage: 0 out of reach, 1 dead, 2 live.
+
+        `dead` says in words what a dead element is, "past the end of row {0}" say, with its index to fill in.
+        """
         count = tensor.untyped_storage().nbytes() // tensor.element_size()
         if state is not None and (state.dtype != np.uint8 or state.shape != (count,)):
             raise ValueError(
@@ -168,7 +188,7 @@ class Memory:
             )
         key = _key(tensor)
         plain = None if state is None else np.asarray(state)  # a memory map's own class is slow
-        self.declarations[key] = Declaration(name, tensor.untyped_storage().data_ptr(), plain, tensor)
+        self.declarations[key] = Declaration(name, tensor.untyped_storage().data_ptr(), plain, dead, tensor)
 
     def bind(self, tensor: torch.Tensor, parameter: str) -> Allocation:
         """Give a kernel's argument its allocation: as declared, as its storage was declared, or by its own view."""
@@ -178,7 +198,10 @@ class Memory:
         name = owners[0].name if len(owners) == 1 else " or ".join(owner.name for owner in owners) or parameter
         states = tuple((d.state, d.tensor.element_size()) for d in owners if d.state is not None)
         view = owners[0].tensor if len(owners) == 1 and owners[0].tensor.dtype == tensor.dtype else tensor
-        return Allocation(name, view, states)
+        found = Allocation(name, view, states, owners[0].dead if len(owners) == 1 else "")
+        scratch = self.scratch.found.get(found.address)
+        found.watches = (scratch,) if scratch else ()
+        return found
 
     def record(self, owner: Allocation, found: Found, program: Callable[[int], tuple[int, int, int]]) -> None:
         """Keep what a line did to one tensor."""
@@ -188,8 +211,22 @@ class Memory:
                 kind = f"{how} {'write' if found.write else 'read'}"
                 first = np.unravel_index(int(lanes.argmax()), lanes.shape)
                 place = owner.place(int(found.index[first]), found.itemsize)
-                lane, line = int(first[0]), found.line
-                self.add(Access(kind, owner.name, place, program(lane), str(line), count, line.path))
+                lane, line, story = int(first[0]), found.line, owner.story(code, place)
+                self.add(Access(kind, owner.name, place, program(lane), str(line), count, line.path, story))
+
+    def note(
+        self, owner: Allocation, grid: tuple[int, int, int], kind: str, touch: Touch, lanes: Array, story: str
+    ) -> None:
+        """Keep what somebody who watches an allocation has seen of a line."""
+        if count := int(np.count_nonzero(lanes)):
+            first = int(lanes.argmax())
+            place, program = owner.place(int(touch.index[first]), touch.itemsize), int(touch.programs[first])
+            where, line = coordinates(program, grid), touch.line
+            self.add(Access(kind, owner.name, place, where, str(line), count, line.path, story))
+
+    def unwritten(self, tensor: torch.Tensor) -> None:
+        """Say that nobody has written a tensor's storage yet: reading it is recorded until somebody has."""
+        self.scratch.add(tensor)
 
     def add(self, new: Access) -> None:
         """Count an access in with those of its kind, tensor and line."""
@@ -215,7 +252,7 @@ class Pointer:
 
     def map(self, change: Callable[[Array], Array]) -> Pointer:
         """Reshape or choose."""
-        return Pointer(self.owners, change(self.offset), None if self.which is None else change(self.which))
+        return Pointer(self.owners, each(change, self.offset), None if self.which is None else change(self.which))
 
     def moved(self, offset: Array) -> Pointer:
         """Point elsewhere in the same allocations."""

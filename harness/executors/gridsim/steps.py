@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.executors.gridsim import access
+from harness.executors.gridsim import access, wide
 from harness.executors.gridsim.arith import ELEMENTWISE, refuse
 from harness.executors.gridsim.casts import CASTS
 from harness.executors.gridsim.codecs import CODECS, Array
@@ -116,7 +116,7 @@ def _on_pointers(op: Op, kinds: Kinds) -> Apply:
 
 
 def _add(op: Op, kinds: Kinds) -> Apply:
-    return lambda pointer, by: Pointer(pointer.owners, pointer.offset + by, pointer.which)
+    return lambda pointer, by: Pointer(pointer.owners, wide.add(pointer.offset, by), pointer.which)
 
 
 def _choose(op: Op, kinds: Kinds) -> Apply:
@@ -125,7 +125,7 @@ def _choose(op: Op, kinds: Kinds) -> Apply:
     def run(which: Array, a: Pointer, b: Pointer) -> Pointer:
         a, b = common((a, b))
         owner = None if a.which is None or b.which is None else pick(which, a.which, b.which)
-        return Pointer(a.owners, pick(which, a.offset, b.offset), owner)
+        return Pointer(a.owners, wide.joined(lambda x, y: pick(which, x, y), a.offset, b.offset), owner)
 
     return run
 

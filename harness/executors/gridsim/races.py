@@ -1,0 +1,195 @@
+"""Watches what the programs of one launch do to memory that the launch writes, and finds what has no order.
+
+Two programs that write different bits to one place, or one that reads what another writes, race unless an atomic that
+releases, after the first access, is followed by one that acquires, before the second: directly, or by way of others.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.executors.gridsim.codecs import Array
+from harness.executors.gridsim.touch import Record, Touch, coordinates
+
+NOBODY = -1
+LARGE = 1 << 28  # bytes from which on a map of the memory is reserved and not filled
+MOST = 1 << 22  # orders of so many pairs of programs, or atomics of so many lanes, are not followed: all is in order
+
+
+class Races:
+    """One launch's memory of who touched what, and of who knows what of whom."""
+
+    def __init__(self, grid: tuple[int, int, int]) -> None:
+        self.grid, self.now = grid, 0
+        self.atomics: list[tuple[int, int, Touch]] = []  # storage, time, what was done
+        self.order: Order | None = None
+
+    def tick(self, lanes: int = 1) -> int:
+        """Give an access its time: an atomic's lanes come one after the other."""
+        self.now += lanes
+        return self.now - lanes
+
+    def unordered(self, earlier: Array, when: Array, touch: Touch) -> Array:
+        """Tell where programs that touched a place earlier are not known to have done so by those that touch it now."""
+        programs = int(np.prod(self.grid))
+        lanes = sum(len(done.index) for _, _, done in self.atomics)
+        if programs * max(programs, lanes) > MOST and lanes:
+            return np.zeros(len(earlier), bool)
+        self.order = self.order or Order(programs)
+        return ~self.order.after(self.atomics).known(earlier, when, touch.programs)
+
+    def name(self, program: int) -> str:
+        """Name a program."""
+        return f"program {list(coordinates(program, self.grid))}"
+
+
+class Order:
+    """Who knows, by way of atomics, up to which time what others did: a vector clock for each program and place."""
+
+    def __init__(self, programs: int) -> None:
+        self.clocks = np.full((programs, programs), -1)
+        self.places: dict[tuple[int, int], Array] = {}
+        self.seen = 0
+
+    def after(self, atomics: list[tuple[int, int, Touch]]) -> Order:
+        """Take in what has been done since."""
+        for address, time, touch in atomics[self.seen :]:
+            for lane, (index, program) in enumerate(zip(touch.index.tolist(), touch.programs.tolist(), strict=True)):
+                self.step((address, index * touch.itemsize), program, time + lane, touch.orders)
+        self.seen = len(atomics)
+        return self
+
+    def step(self, place: tuple[int, int], program: int, time: int, orders: frozenset[str]) -> None:
+        """Let one atomic hand on what its place knows, and leave there what its program knows."""
+        mine = self.clocks[program]
+        if "acquire" in orders and place in self.places:
+            np.maximum(mine, self.places[place], out=mine)
+        if "release" in orders:
+            left = self.places.setdefault(place, np.full(len(mine), -1))
+            np.maximum(left, mine, out=left)
+            left[program] = time
+
+    def known(self, earlier: Array, when: Array, later: Array) -> Array:
+        """Tell where what was done at a time is known."""
+        found: Array = self.clocks[later, earlier] > when
+        return found
+
+
+@dataclass(frozen=True)
+class Marks:
+    """For each element who touched it, and when."""
+
+    who: Array
+    when: Array
+
+    @classmethod
+    def blank(cls, count: int) -> Marks:
+        """Nobody, so far."""
+        return cls(_lazy(count, np.int32), _lazy(count, np.int64))
+
+    def put(self, index: Array, programs: Array, time: Array | int) -> None:
+        """Mark elements; of several lanes that mark one the last stays. Zero is nobody: who counts from 1."""
+        self.who[index], self.when[index] = programs + 1, time
+
+    def get(self, index: Array) -> tuple[Array, Array]:
+        """Give who and when."""
+        return self.who.take(index) - 1, self.when.take(index)
+
+
+class Shadow:
+    """Who wrote and who read each element of one storage; accesses of other widths than the first are not followed."""
+
+    def __init__(self, races: Races, address: int, nbytes: int) -> None:
+        self.races, self.address, self.nbytes = races, address, nbytes
+        self.itemsize = 0
+        self.stored, self.atomic, self.first, self.second = (Marks.blank(0) for _ in range(4))
+        self.settled: Array = np.zeros(0, np.bool_)  # what was written was there already: a reader sees it in any order
+        self.lane: Array = np.zeros(0, np.int64)
+
+    def follows(self, touch: Touch) -> bool:
+        """Tell whether this access can be compared with the others; the first one says how wide elements are."""
+        if not self.itemsize:
+            count = self.nbytes // touch.itemsize
+            self.itemsize = touch.itemsize
+            self.stored, self.atomic, self.first, self.second = (Marks.blank(count) for _ in range(4))
+            self.settled, self.lane = _lazy(count, np.bool_), _lazy(count, np.int64)
+        return self.itemsize == touch.itemsize
+
+    def read(self, touch: Touch, record: Record) -> None:
+        """See a load: others may have written."""
+        if not self.follows(touch):
+            return
+        self.against(self.stored, "wrote", touch, record)
+        self.against(self.atomic, "changed", touch, record)
+        time = self.races.tick()
+        first, _ = self.first.get(touch.index)
+        new = first == NOBODY
+        self.first.put(touch.index[new], touch.programs[new], time)
+        first, _ = self.first.get(touch.index)
+        mine = first == touch.programs
+        self.first.put(touch.index[mine], touch.programs[mine], time)
+        self.second.put(touch.index[~mine], touch.programs[~mine], time)
+
+    def write(self, touch: Touch, record: Record) -> None:
+        """See a store: others may have read or written, and another lane of this one may write the same element."""
+        if not self.follows(touch):
+            return
+        for marks, did in (
+            (self.stored, "wrote"),
+            (self.atomic, "changed"),
+            (self.first, "read"),
+            (self.second, "read"),
+        ):
+            self.against(marks, did, touch, record)
+        self.settled[touch.index] = touch.bits == touch.held
+        self.together(touch, record)
+        self.stored.put(touch.index, touch.programs, self.races.tick())
+
+    def update(self, touch: Touch, record: Record) -> None:
+        """See an atomic: others may have written plainly; atomics among themselves are in order."""
+        lanes = len(touch.index)
+        time = self.races.tick(lanes)
+        self.races.atomics.append((self.address, time, touch))
+        if self.follows(touch):
+            self.against(self.stored, "wrote", touch, record)
+            self.atomic.put(touch.index, touch.programs, time + np.arange(lanes))
+
+    def against(self, marks: Marks, did: str, touch: Touch, record: Record) -> None:
+        """Record where another program's earlier access and this one have no order, and the bits are not the same."""
+        who, when = marks.get(touch.index)
+        foreign = (who != NOBODY) & (who != touch.programs)
+        if touch.bits is not None:
+            foreign &= touch.bits != touch.held
+        elif marks is self.stored:
+            foreign &= ~self.settled.take(touch.index)
+        if foreign.any():
+            foreign[foreign] = self.races.unordered(who[foreign], when[foreign], _some(touch, foreign))
+            if foreign.any():
+                record("race", touch, foreign, f"{self.races.name(int(who[foreign.argmax()]))} {did} it too")
+
+    def together(self, touch: Touch, record: Record) -> None:
+        """Record where two programs write different bits by one step."""
+        self.lane[touch.index] = np.arange(len(touch.index))
+        last = self.lane.take(touch.index)
+        programs, bits = touch.programs, touch.bits
+        both = programs[last] != programs
+        if bits is not None and both.any():
+            self.settled[touch.index[both]] = True
+            differ = both & (bits[last] != bits)
+            record("race", touch, differ, f"{self.races.name(int(programs[last[differ.argmax()]]))} wrote it too")
+
+
+def _some(touch: Touch, lanes: Array) -> Touch:
+    return Touch(touch.index[lanes], touch.programs[lanes], touch.held[lanes], None, touch.itemsize, touch.line)
+
+
+def _lazy(count: int, kind: type[np.generic]) -> Array:
+    """Zeros that take memory only where they are written."""
+    size = count * np.dtype(kind).itemsize
+    if size < LARGE:
+        return np.zeros(count, kind)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return np.frombuffer(mmap.mmap(-1, size, flags=flags), kind)

@@ -1,0 +1,105 @@
+"""Knows which memory nobody has written yet: what torch allocates without filling, until a kernel or torch writes it.
+
+Torch is watched by function: whatever gets a tensor and is not known to leave its elements alone may have written it,
+and that storage is then believed to be written as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from harness.executors.gridsim.codecs import Array
+from harness.executors.gridsim.touch import Record, Touch
+
+EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+#: What neither reads nor writes an element: questions about a tensor, and views of it.
+HARMLESS = {
+    "__get__", "__hash__", "__len__", "as_strided", "chunk", "data_ptr", "detach", "diagonal", "dim", "element_size",
+    "expand", "flatten", "get_device", "is_contiguous", "is_floating_point", "movedim", "narrow", "ndimension",
+    "nelement", "new_full", "new_ones", "new_zeros", "numel", "ones_like", "permute", "reshape", "select", "size",
+    "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze",
+    "untyped_storage", "view", "view_as", "zeros_like", "__getitem__",
+}  # fmt: skip
+
+
+class Scratch:
+    """One storage that came unwritten: which bytes a kernel has written since, and what they held at first."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor  # keeps the storage, and so its address, from being used again
+        storage = tensor.untyped_storage()
+        self.first = _bytes(storage).copy()
+        self.written = np.zeros(len(self.first), np.uint8)
+
+    def read(self, touch: Touch, record: Record) -> None:
+        """Record elements that nobody wrote: unmarked ones that hold what they held at first."""
+        unwritten = _elements(self.written, touch).take(touch.index) == 0
+        if unwritten.any():
+            unwritten &= _elements(self.first, touch).take(touch.index) == touch.held
+            record("uninitialised read", touch, unwritten, "")
+
+    def write(self, touch: Touch, _record: Record) -> None:
+        """Mark elements as written."""
+        marks = _elements(self.written, touch)
+        marks[touch.index] = ~marks.dtype.type(0)
+
+    def update(self, touch: Touch, record: Record) -> None:
+        """Read and write at once."""
+        self.read(touch, record)
+        self.write(touch, record)
+
+
+def _bytes(storage: torch.UntypedStorage) -> Array:
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def _elements(flat: Array, touch: Touch) -> Array:
+    """Show bytes as elements of the access's width."""
+    width = touch.itemsize
+    return flat[: len(flat) // width * width].view(f"u{width}")
+
+
+class Unwritten(TorchFunctionMode):
+    """The storages that are not written, by address, kept up to date while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[int, Scratch] = {}
+        self.fill: int | None = None  # a byte to fill new memory with, instead of what torch leaves there
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note new memory, and forget what torch may have written."""
+        returned = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in EMPTY:
+            self.add(returned)
+        elif self.found and name not in HARMLESS:
+            for tensor in _tensors((args, kwargs)):
+                self.found.pop(address(tensor), None)
+        return returned
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Take a tensor's storage as not written."""
+        if place := address(tensor):
+            if self.fill is not None:
+                _bytes(tensor.untyped_storage()).fill(self.fill)
+            self.found[place] = Scratch(tensor)
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Say where a tensor's storage lies; 0 where it has none."""
+    there = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return tensor.untyped_storage().data_ptr() if there else 0
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
