@@ -37,7 +37,7 @@ class Translation:
         self.template: list[Value] = []
         self.bodies: list[Body] = []
         self.widest = 1
-        self.spans = Spans()
+        self.spans = Spans.of(function)
         self.blocks = {block.label: (self.block(block), block.ops[-1]) for block in function.body}
         self.args = self.blocks[function.body[0].label][0].args
         self.needed = set().union(*(body.free for body, _ in self.blocks.values())) | {
@@ -92,15 +92,15 @@ class Translation:
 
     def simple(self, op: Op) -> None:
         """Translate an operation without control flow; compute it at once where it depends on no program."""
-        rows = op.name == "tt.load" and op.operands[0] in self.spans.counting
         combine = self.combine(op) if op.name in ("tt.reduce", "tt.scan") else None
         try:
-            made = steps.build(op, self.kinds(op), combine, rows=rows)
+            made = steps.build(op, self.kinds(op), combine, self.spans)
         except (KeyError, ValueError, IndexError) as error:  # a type or an attribute that no table has
             raise refuse(op, repr(error)) from error
         if made.apply is not None and self.addressing.intersection(op.results):
             made = replace(made, apply=follow(op, self.kinds(op), made.apply))
-        self.spans.learn(op, self.kinds(op))
+        if self.spans.led.intersection(op.results):
+            made = steps.leading(made)
         places = self.find(op.operands)
         constants = [self.template[place] for place in places]
         slots = self.define(op.results, op.result_types)

@@ -31,7 +31,7 @@ def _reaching(function: Function, ends: set[str]) -> set[str]:
     for into, given in _moves(function.body):
         sources.setdefault(into, set()).update(given)
     found: set[str] = set()
-    work = [op.operands[0] for op in _operations(function.body) if op.name in ends]
+    work = [op.operands[0] for op in operations(function.body) if op.name in ends]
     while work:
         name = work.pop()
         if name not in found:
@@ -40,12 +40,13 @@ def _reaching(function: Function, ends: set[str]) -> set[str]:
     return found
 
 
-def _operations(blocks: Iterable[Block]) -> Iterator[Op]:
-    for block in blocks:
+def operations(body: Iterable[Block]) -> Iterator[Op]:
+    """Yield every operation, each before those of its regions."""
+    for block in body:
         for op in block.ops:
             yield op
             for region in op.regions:
-                yield from _operations(region)
+                yield from operations(region)
 
 
 def _moves(blocks: tuple[Block, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

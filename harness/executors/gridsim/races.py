@@ -78,12 +78,13 @@ class Order:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Marks:
     """For each element who touched it, and when."""
 
     who: Array
     when: Array
+    used: bool = False
 
     @classmethod
     def blank(cls, count: int) -> Marks:
@@ -92,7 +93,7 @@ class Marks:
 
     def put(self, index: Array, programs: Array, time: Array | int) -> None:
         """Mark elements; of several lanes that mark one the last stays. Zero is nobody: who counts from 1."""
-        self.who[index], self.when[index] = programs + 1, time
+        self.who[index], self.when[index], self.used = programs + 1, time, True
 
     def get(self, index: Array) -> tuple[Array, Array]:
         """Give who and when."""
@@ -159,6 +160,8 @@ class Shadow:
 
     def against(self, marks: Marks, did: str, touch: Touch, record: Record) -> None:
         """Record where another program's earlier access and this one have no order, and the bits are not the same."""
+        if not marks.used:
+            return
         who, when = marks.get(touch.index)
         foreign = (who != NOBODY) & (who != touch.programs)
         if touch.bits is not None:
