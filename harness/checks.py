@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from harness.bounds import Bound, exceeds, margin
@@ -62,17 +63,50 @@ def misshapen(run: Run) -> Iterator[Finding]:
 def bad_accesses(run: Run) -> Iterator[Finding]:
     """Reads and writes outside an allocation or outside what a view can reach."""
     for access in run.observed.accesses:
-        if access.kind.startswith("dead"):
-            continue
-        kind = "bad write" if access.kind.endswith("write") else "bad read"
-        yield Finding(kind=kind, detail=access.tensor, message=tell_access(access), line=access.line)
+        if access.kind not in (*SUSPECT, *WRONG_AT_ONCE):
+            kind = "bad write" if access.kind.endswith("write") else "bad read"
+            yield Finding(kind=kind, detail=access.tensor, message=tell_access(access), line=access.line)
+
+
+def wrapped(run: Run) -> Iterator[Finding]:
+    """A number that does not fit in 32 bits became an address."""
+    for access in run.observed.accesses:
+        if access.kind.startswith("overflow"):
+            where = f"{access.kind.removeprefix('overflow ')} of {access.tensor} by program {list(access.program)}"
+            message = f"at {access.line} {access.story} of a {where}{_in_all(access)}"
+            accuses = "an index that is not made 64 bits wide before it is multiplied"
+            yield Finding(kind=access.kind, detail=access.tensor, message=message, line=access.line, accuses=accuses)
+
+
+def raced(run: Run) -> Iterator[Finding]:
+    """What programs of one launch do to one place depends on which of them is first."""
+    for access in run.observed.accesses:
+        if access.kind == "race":
+            place = f"{access.tensor} {_index(access)}"
+            message = (
+                f"race for {place}: program {list(access.program)} at {access.line}, {access.story}{_in_all(access)}"
+            )
+            yield Finding(kind="race", message=message, line=access.line, accuses="two programs without an order")
+
+
+#: Accesses that are a fault whatever comes of them, told by checks of their own.
+WRONG_AT_ONCE = ("overflow read", "overflow write", "race")
+#: Accesses that are legal as long as no bit of the output moves: they explain what is wrong, the likeliest first.
+SUSPECT = ("uninitialised read", "foreign read", "dead read", "dead write")
 
 
 def tell_access(access: BadAccess) -> str:
     """An access in words."""
-    place = list(access.index) if isinstance(access.index, tuple) else f"element {access.index}"
-    times = f", {access.count} elements in all" if access.count > 1 else ""
-    return f"{access.kind} of {access.tensor} {place} by program {list(access.program)} at {access.line}{times}"
+    place = f"{access.tensor} {_index(access)}{f' ({access.story})' if access.story else ''}"
+    return f"{access.kind} of {place} by program {list(access.program)} at {access.line}{_in_all(access)}"
+
+
+def _index(access: BadAccess) -> str:
+    return str(list(access.index)) if isinstance(access.index, tuple) else f"element {access.index}"
+
+
+def _in_all(access: BadAccess) -> str:
+    return f", {access.count} elements in all" if access.count > 1 else ""
 
 
 def wrote_outside(run: Run) -> Iterator[Finding]:
@@ -149,14 +183,15 @@ def _beyond(
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
-        **_suspect(run.observed),
+        **suspect(run.observed),
     )
 
 
-def _suspect(observed: Observed) -> dict[str, str]:
-    """A wrong value where dead data was read comes from there, as far as the executor can tell."""
-    dead = [access for access in observed.accesses if access.kind == "dead read"]
-    return {"accuses": tell_access(dead[0]), "line": dead[0].line} if dead else {}
+def suspect(observed: Observed) -> dict[str, str]:
+    """Where a wrong value may come from: the first read of each kind of what nobody, or somebody else, may read."""
+    first = {access.kind: access for access in reversed(observed.accesses)}
+    found = [first[kind] for kind in SUSPECT if kind in first and kind.endswith("read")]
+    return {"accuses": "; ".join(tell_access(access) for access in found), "line": found[0].line} if found else {}
 
 
 def _worst(margins: Array, wrong: Array) -> tuple[int, ...]:
@@ -196,15 +231,16 @@ def inexact(run: Run) -> Iterator[Finding]:
             f"out[{place}] is {got:.6g}, but should be {should:.6g}; {int(wrong.sum())} of {wrong.size} elements differ"
         )
         kind = "accuracy" if np.isfinite(got) else "not finite"
-        suspect = _suspect(run.observed)
-        accuses, line = suspect.get("accuses", ""), suspect.get("line", "")
-        yield Finding(kind=kind, message=message, where=at, accuses=accuses, line=line)
+        found = Finding(kind=kind, message=message, where=at)
+        yield msgspec.structs.replace(found, **suspect(run.observed))
 
 
 BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     raised,
     misshapen,
     bad_accesses,
+    wrapped,
+    raced,
     wrote_outside,
     changed_inputs,
     unwritten,

@@ -12,8 +12,9 @@ from harness import relations, witnesses
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound
 from harness.case import Case
-from harness.checks import Run, base_findings, worst_margin
+from harness.checks import Run, base_findings, suspect, tell_access, worst_margin
 from harness.executors import Executor, Observed, executor
+from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
 from harness.operations import ATTENTION
@@ -98,15 +99,27 @@ class Session:
             return self.declined(reason)
         reading = _read(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic))
-        findings = base_findings(run)
+        findings = self.explained(base_findings(run), materials)
         if observed.out is not None:
             findings += self.compared(observed, run.bound)
         return self._result(run, findings, reading)
 
+    def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
+        """Look once more at wrong values of several sequences, and watch whose blocks each program reads."""
+        where, wrong = self.where.under(Conditions(owners=True)), ("accuracy", "not finite")
+        if self.lost or where is None or len(self.case.seqs) == 1 or not any(f.kind in wrong for f in findings):
+            return findings
+        found = suspect(self.observe_on(where, materials))
+        return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
+
     def observe(self, materials: Materials) -> Observed:
         """One call."""
+        return self.observe_on(self.where, materials)
+
+    def observe_on(self, where: Executor, materials: Materials) -> Observed:
+        """One call on an executor that may run under other conditions."""
         self.runs += 1
-        observed = self.where.observe(self.subject, materials)
+        observed = where.observe(self.subject, materials)
         self.compile_seconds += observed.compile_seconds
         self.lost |= observed.failure is not None and observed.failure.poisoned
         return observed
@@ -126,8 +139,17 @@ class Session:
         limit = None if deterministic else bound
         moved = [] if first.log_is_complete and not _dead_reads(first) else self._dead(first, limit)
         moved += self._related(relations.RENUMBER, first, limit)
+        moved += self._refilled(first, limit)
         repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
-        return (self._related(relations.REPEAT, first, None) if deterministic and repeats else []) or moved
+        again = relations.REPEAT if self._under(relations.ORDER) is None else relations.ORDER
+        return (self._related(again, first, None) if deterministic and repeats else []) or moved
+
+    def _refilled(self, first: Observed, limit: Bound | None) -> list[Finding]:
+        """A read of what nobody had written is a fault where the output depends on it."""
+        reads = [access for access in first.accesses if access.kind == "uninitialised read"]
+        found = self._related(relations.REFILL, first, limit) if reads else []
+        told = {"accuses": tell_access(reads[0]), "line": reads[0].line} if reads else {}
+        return [msgspec.structs.replace(finding, **told) for finding in found]
 
     def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
         finite = np.isfinite(np.asarray(first.out).astype(np.float64)).all()
@@ -142,9 +164,13 @@ class Session:
         return [] if changed is None else self._compared(relation, changed, first, limit)
 
     def _compared(self, relation: Relation, changed: Case, first: Observed, limit: Bound | None) -> list[Finding]:
-        if self.lost:
+        where = self._under(relation)
+        if self.lost or where is None:
             return []
-        return list(relations.compare(relation, first, self.observe(materialise(changed)), limit))
+        return list(relations.compare(relation, first, self.observe_on(where, materialise(changed)), limit))
+
+    def _under(self, relation: Relation) -> Executor | None:
+        return self.where if relation.under is None else self.where.under(relation.under)
 
     def _takes(self, case: Case) -> bool:
         return self.subject.declines(case) is None and self.where.declines(case) is None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.bounds import Bound, exceeds
 from harness.case import Case, replace
-from harness.executors.base import Observed, bits
+from harness.executors.base import Conditions, Observed, bits
 from harness.results import Finding
 
 Takes = Callable[[Case], bool]
@@ -20,6 +20,7 @@ class Relation:
     ways: Callable[[Case], Iterable[Case]]  # how the case may be changed, the most telling first
     says: str  # what was changed, in words
     accuses: str
+    under: Conditions | None = None  # what else is changed, where the executor can
 
     def transform(self, case: Case, takes: Takes) -> Case | None:
         """The first change that the subject takes, None where it declares all of them away."""
@@ -96,6 +97,26 @@ RENUMBER = Relation(
 )
 
 REPEAT = Relation("repeated", "not repeatable", lambda case: (case,), "nothing was changed", "a race")
+
+#: Instead of REPEAT where the executor can choose in which order the programs of a grid run.
+ORDER = Relation(
+    "program order",
+    "not repeatable",
+    lambda case: (case,),
+    "the call was repeated with the programs in another order",
+    "a race",
+    Conditions(order=1),
+)
+
+#: Only for a call that read what nobody had written. The byte 0x55 makes a plain positive number in every type.
+REFILL = Relation(
+    "refilled scratch",
+    "uninitialised read",
+    lambda case: (case,),
+    "memory that nobody had written held something else",
+    "scratch that is read before it is written",
+    Conditions(fill=0x55),
+)
 
 
 def all_dead(case: Case, takes: Takes, dead: tuple[Relation, ...] = DEAD) -> Case:

@@ -4,12 +4,15 @@ from harness.case import Case, Record
 
 #: Kinds that say "the output is wrong": one fault shows as any of them, so they share a family.
 VALUE_KINDS = frozenset(
-    {"accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape"}
-)
-WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write"})
+    {
+        "accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape",
+        "overflow read", "uninitialised read",
+    }
+)  # fmt: skip
+WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write", "overflow write"})
 
 #: Seen only in comparison with a second run: a case that is wrong by itself tells more.
-RELATIONAL_KINDS = frozenset({"dead data read", "block order"})
+RELATIONAL_KINDS = frozenset({"dead data read", "block order", "uninitialised read"})
 
 #: The order in which a result's findings are told: the first is the headline.
 SEVERITY = (
@@ -17,14 +20,18 @@ SEVERITY = (
     "hang",
     "exception",
     "wrong shape",
+    "overflow write",
     "bad write",
     "wrote outside",
     "inputs changed",
     "wrong cache",
+    "overflow read",
     "bad read",
+    "race",
     "unwritten output",
     "accuracy",
     "not finite",
+    "uninitialised read",
     "dead data read",
     "block order",
     "not repeatable",

@@ -116,7 +116,9 @@ def test_a_read_beyond_a_tensor_is_a_bad_read_though_the_output_is_right(tmp_pat
     old = "q = tl.load(q_ptr + q_offset, mask=in_head, other=0.0)"
     subject = mutant(tmp_path, old, "q = tl.where(in_head, tl.load(q_ptr + q_offset), 0.0)")
     finding = only(run_case(Case(head_dim=40), subject, "gridsim", thorough=True), "bad read")
-    assert finding.message.startswith("out of reach read of q element 40 by program [0, 0, 0] at decode.py:")
+    assert finding.message.startswith(
+        "out of reach read of q element 40 (past its end) by program [0, 0, 0] at decode.py:"
+    )
     assert finding.message.endswith(", 24 elements in all")
     assert finding.line.startswith("decode.py:")
 
@@ -125,7 +127,9 @@ def test_a_write_beyond_a_tensor_is_a_bad_write_and_breaks_the_fence(tmp_path: P
     old = "out.to(out_ptr.dtype.element_ty), mask=in_head_v)"
     subject = mutant(tmp_path, old, "out.to(out_ptr.dtype.element_ty))")
     allocated = run_case(Case(head_dim=40), subject, "gridsim", thorough=True)
-    assert only(allocated, "bad write").message.startswith("out of bounds write of out_ptr element 40 by program")
+    assert only(allocated, "bad write").message.startswith(
+        "out of bounds write of out_ptr element 40 (past its end) by program"
+    )
     given = run_case(Case(head_dim=40, out_layout="given"), subject, "gridsim", thorough=True)
     assert [(finding.kind, finding.detail) for finding in given.findings] == [
         ("bad write", "out"),

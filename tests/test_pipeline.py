@@ -13,6 +13,7 @@ from attending import RAGGED, attend, lens, right, torch_subject
 from harness import judge, subjects
 from harness.case import Case, replace
 from harness.executors import Failure, Observed, executor
+from harness.executors.base import Conditions
 from harness.inputs import Materials
 from harness.ours import decode
 from harness.pipeline import SAMPLE, Session, run_case
@@ -133,6 +134,9 @@ class Device:
     calls: list[Case] = field(default_factory=list)
 
     def declines(self, case: Case) -> None:
+        return None
+
+    def under(self, conditions: Conditions) -> None:
         return None
 
     def observe(self, subject: Subject, materials: Materials) -> Observed:

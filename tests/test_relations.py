@@ -113,6 +113,36 @@ def test_a_subject_that_differs_from_call_to_call_is_not_repeatable_and_nothing_
     assert finding.kind == "not repeatable"
 
 
+@triton.jit
+def add_up(numbers, total, PLAIN: tl.constexpr):
+    program = tl.program_id(0)
+    number = tl.load(numbers + program)
+    if PLAIN:
+        tl.store(total + program, number)
+    else:
+        tl.atomic_add(total, number)
+
+
+def summing(plain: bool) -> Any:
+    """Programs of a grid add up, each for itself or all in one place, where the order of large numbers tells."""
+
+    def run(inputs: Any) -> Any:
+        total = torch.zeros(4)
+        add_up[(4,)](torch.tensor([1e8, 1.0, -1e8, 1.0]), total, PLAIN=plain)
+        out, lse = attend(inputs)
+        return give(inputs, out if plain or total[0] == 1.0 else nudged(out), lse)
+
+    return run
+
+
+def test_a_sum_in_the_order_in_which_programs_happen_to_run_is_not_repeatable() -> None:
+    (finding,) = found(summing(plain=False))
+    assert (finding.kind, finding.accuses) == ("not repeatable", "a race")
+    says = "of the output moved when the call was repeated with the programs in another order"
+    assert finding.message.endswith(says)
+    assert found(summing(plain=True)) == ()
+
+
 def test_a_sign_of_zero_that_moves_is_a_moved_bit() -> None:
     def run(inputs: Any) -> Any:
         out, lse = attend(inputs)

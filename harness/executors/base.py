@@ -56,6 +56,16 @@ class BadAccess:
     program: tuple[int, ...]
     line: str
     count: int
+    story: str = ""  # what more the executor can tell
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What may differ between two calls and must not matter; None: as ever."""
+
+    order: int | None = None  # a seed by which the programs of every grid are shuffled
+    fill: int | None = None  # a byte that fills what torch allocates and does not write
+    owners: bool = False  # watch whose rows and blocks each program reads: slow, and changes nothing
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,9 @@ class Executor(Protocol):
 
     def declines(self, case: Case) -> str | None:
         """Why this executor cannot run the case now, or None."""
+
+    def under(self, conditions: Conditions) -> "Executor | None":
+        """The same executor under other conditions, None where it cannot choose them."""
 
     def observe(self, subject: Subject, materials: Materials) -> Observed:
         """Call the subject once."""
@@ -333,4 +346,4 @@ def same_bits(left: Array, right: Array) -> bool:
 
 
 Observer = Callable[[Subject, Materials], Observed]
-__all__ = ["DEAD", "BadAccess", "Executor", "Failure", "Observed", "Placement", "observe", "same_bits"]
+__all__ = ["DEAD", "BadAccess", "Conditions", "Executor", "Failure", "Observed", "Placement", "observe", "same_bits"]

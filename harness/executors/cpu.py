@@ -1,15 +1,17 @@
 """The executors that need no GPU: gridsim, and Triton's interpreter as a witness."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 from harness.case import Case
 from harness.executors import gridsim
-from harness.executors.base import BadAccess, Failure, Observed, Placement, observe
+from harness.executors.base import BadAccess, Conditions, Failure, Observed, Placement, observe
 from harness.inputs import Materials
 from harness.subjects import Subject
 from harness.tensors import DEAD
@@ -24,6 +26,8 @@ class GridSim:
     name = "gridsim"
     platform = "gridsim"
 
+    conditions = Conditions()
+
     def __init__(self) -> None:
         if complaint := gridsim.self_test():
             raise RuntimeError(complaint)
@@ -32,12 +36,21 @@ class GridSim:
         """gridsim declines only while running, by operation."""
         return None
 
+    def under(self, conditions: Conditions) -> "GridSim":
+        """The same, under conditions that must not matter."""
+        found = copy(self)
+        found.conditions = conditions
+        return found
+
     def observe(self, subject: Subject, materials: Materials) -> Observed:
         """Call the subject once under gridsim."""
         placement = Placement(materials, "cpu")
         memory = declared(materials, placement)
+        memory.scratch.fill = self.conditions.fill
+        if self.conditions.owners:
+            owned(memory, materials, placement)
         reads = TorchReads(placement)
-        with gridsim.active(memory) as trace:
+        with gridsim.active(memory, self.conditions.order) as trace:
             observed = _supported(subject, placement, reads)
         return replace(
             observed,
@@ -93,13 +106,39 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
 
 
+#: What an element is that nobody may read, in words; a number in braces is an index.
+WORDS = {
+    "k_cache": "no token lies in this slot",
+    "v_cache": "no token lies in this slot",
+    "block_tables": "past the end of row {0}",
+    "k_new": "the row of a token that is skipped",
+    "v_new": "the row of a token that is skipped",
+    "state_outs": "the output of an empty state",
+}
+
+
 def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
-    """Tell gridsim which elements are live."""
+    """Tell gridsim which elements are live, and that nobody has written `out`."""
     memory = gridsim.Memory()
     for name, tensor in materials.inputs.tensors().items():
         state = None if name == "out" else tensor.storage.state
-        memory.declare(getattr(placement.inputs, name), name=name, state=state)
+        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=WORDS.get(name, ""))
+    if placement.inputs.out is not None:
+        memory.unwritten(placement.inputs.out)
     return memory
+
+
+def owned(memory: gridsim.Memory, materials: Materials, placement: Placement) -> None:
+    """Tell gridsim which sequence has which row and which blocks; a program serves those whose length it reads."""
+    inputs, tables = placement.inputs, materials.geometry.tables
+    itself = np.eye(len(tables), dtype=np.bool_)
+    memory.own(inputs.kv_lens, itself, asks=True)
+    memory.own(inputs.block_tables, itself)
+    blocks = np.zeros((materials.geometry.num_blocks, len(tables)), np.bool_)
+    for number, table in enumerate(tables):
+        blocks[table, number] = True
+    for cache in (inputs.k_cache, inputs.v_cache):
+        memory.own(cache, blocks)
 
 
 def _supported(subject: Subject, placement: Placement, reads: TorchReads) -> Observed:
@@ -120,7 +159,8 @@ def _supported(subject: Subject, placement: Placement, reads: TorchReads) -> Obs
 
 
 def _bad_access(access: gridsim.Access) -> BadAccess:
-    return BadAccess(access.kind, access.tensor, access.index, access.program, access.line, access.count)
+    what = access.kind, access.tensor, access.index, access.program, access.line, access.count
+    return BadAccess(*what, story=access.story)
 
 
 class Interpreter:
@@ -134,6 +174,9 @@ class Interpreter:
         if case.dtype == "bfloat16":
             return "the interpreter is wrong in bfloat16"
         return "the interpreter would read far memory for real" if case.placement == "far" else None
+
+    def under(self, conditions: Conditions) -> None:
+        """The interpreter runs programs in their order, and fills nothing."""
 
     def observe(self, subject: Subject, materials: Materials) -> Observed:
         """Call the subject once; TRITON_INTERPRET was set before triton was imported."""

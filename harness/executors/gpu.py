@@ -9,7 +9,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from harness.case import Case
-from harness.executors.base import Observed, Placement, failure, observe
+from harness.executors.base import Conditions, Observed, Placement, failure, observe
 from harness.inputs import Materials, materialise
 from harness.subjects import Subject, WrongUse
 
@@ -35,6 +35,9 @@ class Gpu:
         if _bytes(case) > SHARE_OF_FREE * torch.cuda.mem_get_info()[0]:
             return f"far blocks need more than {SHARE_OF_FREE:.0%} of the device memory that is free"
         return None
+
+    def under(self, conditions: Conditions) -> None:
+        """A GPU runs programs in an order of its own."""
 
     def observe(self, subject: Subject, materials: Materials) -> Observed:
         """Call the subject once and wait for the device."""

@@ -55,7 +55,7 @@ class Site:
             return found
         if (whole := self.in_rows(pointer, mask, found)) is not None:
             return whole
-        pointer = self.narrowed(frame, self.spread(pointer), mask)
+        pointer = self.narrowed("read", frame, self.spread(pointer), mask)
         for owner, own in owners(pointer, mask):
             values = self.fetch(frame, owner, pointer.offset, own)
             found = values if own is None else np.where(own, values, found)
@@ -120,7 +120,7 @@ class Site:
     def write(self, frame: Frame, pointer: Pointer, values: Array, mask: Array | None = None) -> None:
         """Store. Of lanes that write one element the last wins."""
         mask = self.settle(frame, mask)
-        pointer = self.narrowed(frame, pointer, mask)
+        pointer = self.narrowed("write", frame, pointer, mask)
         for owner, own in owners(pointer, mask):
             shape = np.broadcast_shapes(pointer.offset.shape, values.shape, () if own is None else own.shape)
             index, raw = np.broadcast_to(pointer.offset, shape), np.broadcast_to(self.codec.pack(values), shape)
@@ -152,7 +152,7 @@ class Site:
         for watch in owner.watches:
             getattr(watch, how)(touch, record)
 
-    def narrowed(self, frame: Frame, pointer: Pointer, mask: Array | None) -> Pointer:
+    def narrowed(self, how: str, frame: Frame, pointer: Pointer, mask: Array | None) -> Pointer:
         """Record lanes whose address has wrapped in 32 bits, and go on with the address as it is."""
         if type(pointer.offset) is not wide.Wide:
             return pointer
@@ -160,10 +160,10 @@ class Site:
         for owner, own in owners(pointer, mask):
             lanes = self.lanes(frame, index != true if own is None else (index != true) & own)
             if lanes.any():
-                self.wrapped(frame, owner, lanes, index, source)
+                self.wrapped(how, frame, owner, lanes, index, source)
         return pointer.moved(index)
 
-    def wrapped(self, frame: Frame, owner: Allocation, lanes: Array, index: Array, source: Array) -> None:
+    def wrapped(self, how: str, frame: Frame, owner: Allocation, lanes: Array, index: Array, source: Array) -> None:
         """Record that lanes go where a wrapped number sends them, by the line where it wrapped."""
         first = np.unravel_index(int(lanes.argmax()), lanes.shape)
         wrap = self.lanes(frame, source)[first]
@@ -171,7 +171,7 @@ class Site:
         count, story = int(np.count_nonzero(lanes)), f"{wrap}, and is the address at {self.line}"
         program = frame.programs.place(int(first[0]))
         frame.world.memory.add(
-            Access("overflow", owner.name, place, program, str(wrap.line), count, wrap.line.path, story)
+            Access(f"overflow {how}", owner.name, place, program, str(wrap.line), count, wrap.line.path, story)
         )
 
     def allowed(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> tuple[Array, Array | None]:
@@ -185,7 +185,7 @@ class Site:
     def atomic(self, frame: Frame, pointer: Pointer, mask: Array | None, change: Change, *values: Array) -> Array:
         """Read, change and write, one lane after the other in the order of the programs; give what was read."""
         mask = self.settle(frame, mask)
-        pointer = self.narrowed(frame, pointer, mask)
+        pointer = self.narrowed("write", frame, pointer, mask)
         found = np.zeros((frame.count, *self.shape), self.codec.carrier)
         given = [self.lanes(frame, value) for value in values]
         for owner, own in owners(pointer, mask):

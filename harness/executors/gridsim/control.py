@@ -16,7 +16,7 @@ from harness.executors.gridsim import steps
 from harness.executors.gridsim.arith import refuse
 from harness.executors.gridsim.bodies import Body, both, branch, looped, together
 from harness.executors.gridsim.codecs import Array
-from harness.executors.gridsim.flow import addressing, stored
+from harness.executors.gridsim.flow import addressing, stored, waits
 from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Frame, Step, Value
 from harness.executors.gridsim.ir import Block, Function, Op, Target, Type
 from harness.executors.gridsim.spans import Spans
@@ -31,7 +31,7 @@ class Translation:
 
     def __init__(self, function: Function, callees: dict[str, Function]) -> None:
         self.function, self.callees = function, callees
-        self.addressing, self.stored = addressing(function), stored(function)
+        self.addressing, self.stored, self.waits = addressing(function), stored(function), waits(function)
         self.slots: dict[str, int] = {}
         self.types: dict[str, Type] = {}
         self.template: list[Value] = []

@@ -14,16 +14,25 @@ CARRYING = {
 }  # fmt: skip
 LOADS = {"tt.load", "tt.descriptor_load"}
 STORES = {"tt.store", "tt.descriptor_store", "tt.atomic_rmw", "tt.atomic_cas"}
+#: What a function that is not inlined gets and gives: it may access what it gets.
+PASSING = {"tt.call", "tt.return"}
 
 
 def addressing(function: Function) -> set[str]:
     """Name the values that can become the address of a load or a store."""
-    return _reaching(function, LOADS | STORES)
+    return _reaching(function, LOADS | STORES | PASSING)
 
 
 def stored(function: Function) -> set[str]:
     """Name the values that can become the address of a store; the kernel's arguments among them are written."""
-    return _reaching(function, STORES)
+    return _reaching(function, STORES | PASSING)
+
+
+def waits(function: Function) -> bool:
+    """Tell whether a loop without a count looks at what other programs do: it may wait for them."""
+    loops = (op for op in operations(function.body) if op.name == "scf.while")
+    inner = (op for loop in loops for region in loop.regions for op in operations(region))
+    return any(op.name.startswith("tt.atomic") or op.attributes.get("isVolatile") for op in inner)
 
 
 def _reaching(function: Function, ends: set[str]) -> set[str]:
@@ -31,7 +40,8 @@ def _reaching(function: Function, ends: set[str]) -> set[str]:
     for into, given in _moves(function.body):
         sources.setdefault(into, set()).update(given)
     found: set[str] = set()
-    work = [op.operands[0] for op in operations(function.body) if op.name in ends]
+    last = (op for op in operations(function.body) if op.name in ends)
+    work = [name for op in last for name in (op.operands if op.name in PASSING else op.operands[:1])]
     while work:
         name = work.pop()
         if name not in found:

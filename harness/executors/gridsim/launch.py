@@ -76,7 +76,8 @@ _sessions: list[Trace] = []
 def active(memory: Memory | None = None, order: int | None = None) -> Iterator[Trace]:
     """Run every kernel launched inside the block, on CPU tensors, and trace it.
 
-    `order` is a seed: the programs of a grid are then shuffled, and the second half of them runs after the first.
+    `order` is a seed: the programs of a grid are then shuffled, and the second half of them runs after the first (but
+    for kernels that may wait for one another).
     """
     config, trace = triton.runtime.driver, Trace(memory or Memory(), order)
     found = config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key
@@ -239,10 +240,13 @@ def execute(text: bytes, grid: tuple[int, int, int], args: Sequence[tuple[str, A
     kinds = kernel.function.arg_types
     given = [bind(pair, kind, trace.memory, owners) for pair, kind in zip(args, kinds, strict=True)]
     watch_races(kernel, given, owners, grid)
+    if trace.memory.parties:
+        trace.memory.watch_parties(owners, grid[0] * grid[1] * grid[2])
     world = World(trace.memory, owners, trace.seen)
     numbers, chunk = np.arange(grid[0] * grid[1] * grid[2]), max(1, WIDEST // (8 * kernel.widest))
     if trace.order is not None:
-        numbers, chunk = shuffled(numbers, trace.order), min(chunk, -(-len(numbers) // 2))
+        half = max(1, len(numbers) // 2)
+        numbers, chunk = shuffled(numbers, trace.order), chunk if kernel.waits else min(chunk, half)
     with np.errstate(all="ignore"):
         for start in range(0, len(numbers), chunk):
             programs = Programs(numbers[start : start + chunk], grid)

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.ir import Line
+from harness.executors.gridsim.parties import Ownership, Visit
 from harness.executors.gridsim.scratch import Unwritten
 from harness.executors.gridsim.touch import Touch, Watch, coordinates
 from harness.executors.gridsim.wide import each
@@ -170,6 +171,7 @@ class Memory:
         self.declarations: dict[tuple[int, tuple[int, ...], tuple[int, ...], int], Declaration] = {}
         self.found: dict[tuple[str, str, str], Access] = {}
         self.scratch = Unwritten()
+        self.parties: dict[tuple[int, tuple[int, ...], tuple[int, ...], int], Ownership] = {}
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -199,7 +201,7 @@ class Memory:
         states = tuple((d.state, d.tensor.element_size()) for d in owners if d.state is not None)
         view = owners[0].tensor if len(owners) == 1 and owners[0].tensor.dtype == tensor.dtype else tensor
         found = Allocation(name, view, states, owners[0].dead if len(owners) == 1 else "")
-        scratch = self.scratch.found.get(found.address)
+        scratch = self.scratch.at(found.address)
         found.watches = (scratch,) if scratch else ()
         return found
 
@@ -227,6 +229,18 @@ class Memory:
     def unwritten(self, tensor: torch.Tensor) -> None:
         """Say that nobody has written a tensor's storage yet: reading it is recorded until somebody has."""
         self.scratch.add(tensor)
+
+    def own(self, tensor: torch.Tensor, rows: Array, *, asks: bool = False) -> None:
+        """Say who owns each row of a declared tensor: bool [size of its first axis, parties]; see `parties`."""
+        self.parties[_key(tensor)] = Ownership(rows, asks)
+
+    def watch_parties(self, owners: Iterable[Allocation], programs: int) -> None:
+        """Watch what the programs of a launch read of tensors that have owners."""
+        known = [(owner, self.parties[_key(owner.tensor)]) for owner in owners if _key(owner.tensor) in self.parties]
+        if known:
+            served = np.zeros((programs, known[0][1].rows.shape[1]), np.bool_)
+            for owner, ownership in known:
+                owner.watches = (*owner.watches, Visit(ownership, owner.position, owner.itemsize, served))
 
     def add(self, new: Access) -> None:
         """Count an access in with those of its kind, tensor and line."""

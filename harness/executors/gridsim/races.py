@@ -7,7 +7,6 @@ releases, after the first access, is followed by one that acquires, before the s
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,8 +14,10 @@ from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.touch import Record, Touch, coordinates
 
 NOBODY = -1
+#: What marks are of; READ_AGAIN: by another program than the one that READ names.
+WROTE, CHANGED, READ, READ_AGAIN = "wrote", "changed", "read", "also read"
 LARGE = 1 << 28  # bytes from which on a map of the memory is reserved and not filled
-MOST = 1 << 22  # orders of so many pairs of programs, or atomics of so many lanes, are not followed: all is in order
+MOST = 1 << 22  # pairs of programs, or of programs and atomics, beyond which no order is followed: all is in order
 
 
 class Races:
@@ -32,14 +33,15 @@ class Races:
         self.now += lanes
         return self.now - lanes
 
-    def unordered(self, earlier: Array, when: Array, touch: Touch) -> Array:
-        """Tell where programs that touched a place earlier are not known to have done so by those that touch it now."""
-        programs = int(np.prod(self.grid))
-        lanes = sum(len(done.index) for _, _, done in self.atomics)
-        if programs * max(programs, lanes) > MOST and lanes:
-            return np.zeros(len(earlier), bool)
+    def unordered(self, earlier: Array, when: Array, later: Array) -> Array:
+        """Tell where what programs did earlier, at a time, is not known to those that touch the same place later."""
+        if not self.atomics:
+            return np.ones(len(earlier), np.bool_)
+        programs = self.grid[0] * self.grid[1] * self.grid[2]
+        if programs * max(programs, sum(len(done.index) for _, _, done in self.atomics)) > MOST:
+            return np.zeros(len(earlier), np.bool_)
         self.order = self.order or Order(programs)
-        return ~self.order.after(self.atomics).known(earlier, when, touch.programs)
+        return ~self.order.after(self.atomics).known(earlier, when, later)
 
     def name(self, program: int) -> str:
         """Name a program."""
@@ -78,26 +80,19 @@ class Order:
         return found
 
 
-@dataclass
 class Marks:
-    """For each element who touched it, and when."""
+    """For each element who touched it last, and when."""
 
-    who: Array
-    when: Array
-    used: bool = False
-
-    @classmethod
-    def blank(cls, count: int) -> Marks:
-        """Nobody, so far."""
-        return cls(_lazy(count, np.int32), _lazy(count, np.int64))
+    def __init__(self, count: int) -> None:
+        self.who, self.when = _lazy(count, np.int32), _lazy(count, np.int64)
 
     def put(self, index: Array, programs: Array, time: Array | int) -> None:
         """Mark elements; of several lanes that mark one the last stays. Zero is nobody: who counts from 1."""
-        self.who[index], self.when[index], self.used = programs + 1, time, True
+        self.who[index], self.when[index] = programs + 1, time
 
-    def get(self, index: Array) -> tuple[Array, Array]:
-        """Give who and when."""
-        return self.who.take(index) - 1, self.when.take(index)
+    def at(self, index: Array) -> Array:
+        """Say who touched elements: -1 is nobody."""
+        return self.who.take(index) - 1
 
 
 class Shadow:
@@ -106,48 +101,44 @@ class Shadow:
     def __init__(self, races: Races, address: int, nbytes: int) -> None:
         self.races, self.address, self.nbytes = races, address, nbytes
         self.itemsize = 0
-        self.stored, self.atomic, self.first, self.second = (Marks.blank(0) for _ in range(4))
+        self.marks: dict[str, Marks] = {}
         self.settled: Array = np.zeros(0, np.bool_)  # what was written was there already: a reader sees it in any order
         self.lane: Array = np.zeros(0, np.int64)
 
     def follows(self, touch: Touch) -> bool:
         """Tell whether this access can be compared with the others; the first one says how wide elements are."""
         if not self.itemsize:
-            count = self.nbytes // touch.itemsize
             self.itemsize = touch.itemsize
-            self.stored, self.atomic, self.first, self.second = (Marks.blank(count) for _ in range(4))
-            self.settled, self.lane = _lazy(count, np.bool_), _lazy(count, np.int64)
+            self.settled = _lazy(self.nbytes // touch.itemsize, np.bool_)
+            self.lane = _lazy(self.nbytes // touch.itemsize, np.int64)
         return self.itemsize == touch.itemsize
+
+    def of(self, did: str) -> Marks:
+        """Give the marks of one kind of access."""
+        if did not in self.marks:
+            self.marks[did] = Marks(self.nbytes // self.itemsize)
+        return self.marks[did]
 
     def read(self, touch: Touch, record: Record) -> None:
         """See a load: others may have written."""
         if not self.follows(touch):
             return
-        self.against(self.stored, "wrote", touch, record)
-        self.against(self.atomic, "changed", touch, record)
-        time = self.races.tick()
-        first, _ = self.first.get(touch.index)
-        new = first == NOBODY
-        self.first.put(touch.index[new], touch.programs[new], time)
-        first, _ = self.first.get(touch.index)
-        mine = first == touch.programs
-        self.first.put(touch.index[mine], touch.programs[mine], time)
-        self.second.put(touch.index[~mine], touch.programs[~mine], time)
+        self.against((WROTE, CHANGED), touch, record)
+        time, first = self.races.tick(), self.of(READ)
+        new = first.at(touch.index) == NOBODY
+        first.put(touch.index[new], touch.programs[new], time)
+        mine = first.at(touch.index) == touch.programs
+        first.put(touch.index[mine], touch.programs[mine], time)
+        if not mine.all():
+            self.of(READ_AGAIN).put(touch.index[~mine], touch.programs[~mine], time)
 
     def write(self, touch: Touch, record: Record) -> None:
         """See a store: others may have read or written, and another lane of this one may write the same element."""
-        if not self.follows(touch):
-            return
-        for marks, did in (
-            (self.stored, "wrote"),
-            (self.atomic, "changed"),
-            (self.first, "read"),
-            (self.second, "read"),
-        ):
-            self.against(marks, did, touch, record)
-        self.settled[touch.index] = touch.bits == touch.held
-        self.together(touch, record)
-        self.stored.put(touch.index, touch.programs, self.races.tick())
+        if self.follows(touch):
+            self.against((WROTE, CHANGED, READ, READ_AGAIN), touch, record)
+            self.settled[touch.index] = touch.bits == touch.held
+            self.together(touch, record)
+            self.of(WROTE).put(touch.index, touch.programs, self.races.tick())
 
     def update(self, touch: Touch, record: Record) -> None:
         """See an atomic: others may have written plainly; atomics among themselves are in order."""
@@ -155,23 +146,29 @@ class Shadow:
         time = self.races.tick(lanes)
         self.races.atomics.append((self.address, time, touch))
         if self.follows(touch):
-            self.against(self.stored, "wrote", touch, record)
-            self.atomic.put(touch.index, touch.programs, time + np.arange(lanes))
+            self.against((WROTE,), touch, record)
+            self.of(CHANGED).put(touch.index, touch.programs, time + np.arange(lanes))
 
-    def against(self, marks: Marks, did: str, touch: Touch, record: Record) -> None:
+    def against(self, kinds: tuple[str, ...], touch: Touch, record: Record) -> None:
         """Record where another program's earlier access and this one have no order, and the bits are not the same."""
-        if not marks.used:
-            return
-        who, when = marks.get(touch.index)
-        foreign = (who != NOBODY) & (who != touch.programs)
+        for did in kinds:
+            if did in self.marks and (foreign := self.foreign(did, touch)).any():
+                earlier = f"{self.races.name(int(self.of(did).at(touch.index)[foreign.argmax()]))} {did} it too"
+                record("race", touch, foreign, earlier)
+
+    def foreign(self, did: str, touch: Touch) -> Array:
+        """Find the lanes that meet another program's earlier access without an order."""
+        marks = self.of(did)
+        who = marks.at(touch.index)
+        found: Array = (who != NOBODY) & (who != touch.programs)
         if touch.bits is not None:
-            foreign &= touch.bits != touch.held
-        elif marks is self.stored:
-            foreign &= ~self.settled.take(touch.index)
-        if foreign.any():
-            foreign[foreign] = self.races.unordered(who[foreign], when[foreign], _some(touch, foreign))
-            if foreign.any():
-                record("race", touch, foreign, f"{self.races.name(int(who[foreign.argmax()]))} {did} it too")
+            found &= touch.bits != touch.held
+        elif did == WROTE:
+            found &= ~self.settled.take(touch.index)
+        if found.any():
+            when = marks.when.take(touch.index[found])
+            found[found] = self.races.unordered(who[found], when, touch.programs[found])
+        return found
 
     def together(self, touch: Touch, record: Record) -> None:
         """Record where two programs write different bits by one step."""
@@ -183,10 +180,6 @@ class Shadow:
             self.settled[touch.index[both]] = True
             differ = both & (bits[last] != bits)
             record("race", touch, differ, f"{self.races.name(int(programs[last[differ.argmax()]]))} wrote it too")
-
-
-def _some(touch: Touch, lanes: Array) -> Touch:
-    return Touch(touch.index[lanes], touch.programs[lanes], touch.held[lanes], None, touch.itemsize, touch.line)
 
 
 def _lazy(count: int, kind: type[np.generic]) -> Array:

@@ -6,6 +6,7 @@ and that storage is then believed to be written as a whole.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +18,15 @@ from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.touch import Record, Touch
 
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-#: What neither reads nor writes an element: questions about a tensor, and views of it.
+#: What writes no element: questions about a tensor, views and copies of it.
 HARMLESS = {
-    "__get__", "__hash__", "__len__", "as_strided", "chunk", "data_ptr", "detach", "diagonal", "dim", "element_size",
-    "expand", "flatten", "get_device", "is_contiguous", "is_floating_point", "movedim", "narrow", "ndimension",
-    "nelement", "new_full", "new_ones", "new_zeros", "numel", "ones_like", "permute", "reshape", "select", "size",
-    "split", "squeeze", "storage_offset", "stride", "swapaxes", "t", "transpose", "unbind", "unflatten", "unsqueeze",
-    "untyped_storage", "view", "view_as", "zeros_like", "__getitem__",
+    "__get__", "__getitem__", "__hash__", "__len__", "as_strided", "chunk", "clone", "contiguous", "data_ptr",
+    "detach", "diagonal", "dim", "element_size", "expand", "flatten", "get_device", "is_contiguous",
+    "is_floating_point", "movedim", "narrow", "ndimension", "nelement", "new_full", "new_ones", "new_zeros", "numel",
+    "ones_like", "permute", "reshape", "select", "size", "split", "squeeze", "storage_offset", "stride", "swapaxes",
+    "t", "transpose", "unbind", "unflatten", "unsqueeze", "untyped_storage", "view", "view_as", "zeros_like",
 }  # fmt: skip
+LARGE = 1 << 28  # bytes from which on memory is not followed
 
 
 class Scratch:
@@ -55,7 +57,8 @@ class Scratch:
 
 
 def _bytes(storage: torch.UntypedStorage) -> Array:
-    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    window = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr())
+    return np.ctypeslib.as_array(window)  # torch's own way would forbid to resize the storage
 
 
 def _elements(flat: Array, touch: Touch) -> Array:
@@ -83,11 +86,20 @@ class Unwritten(TorchFunctionMode):
                 self.found.pop(address(tensor), None)
         return returned
 
+    def at(self, place: int) -> Scratch | None:
+        """Give the storage that lies at an address; one that torch has moved since is forgotten."""
+        found = self.found.get(place)
+        if found is not None and address(found.tensor) != place:
+            del self.found[place]
+            return None
+        return found
+
     def add(self, tensor: torch.Tensor) -> None:
         """Take a tensor's storage as not written."""
-        if place := address(tensor):
+        place = address(tensor)
+        if place and tensor.untyped_storage().nbytes() < LARGE:
             if self.fill is not None:
-                _bytes(tensor.untyped_storage()).fill(self.fill)
+                _bytes(tensor.untyped_storage())[:] = self.fill
             self.found[place] = Scratch(tensor)
 
 

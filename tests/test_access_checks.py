@@ -1,0 +1,153 @@
+"""What gridsim sees of a faulty kernel's accesses becomes a finding in an author's words; right ones are silent."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attending import lens
+from planted import Planted, kernels, plant
+
+from harness import subjects
+from harness.case import Case, Hints, replace
+from harness.ours import split_decode
+from harness.pipeline import run_case
+from harness.results import SEVERITY, Finding, Result
+
+SPLIT = Case(seqs=lens(20, 7), num_q_heads=2, num_kv_heads=1, hints=Hints(num_splits=4))
+PLAIN = Case(seqs=lens(20, 40), num_q_heads=2, num_kv_heads=1, extra_columns=1, spare_blocks=1)
+
+
+def mutant(folder: Path, file: str, subject: str, *changes: tuple[str, str]) -> subjects.Subject:
+    """Our kernel with some lines changed, the first in a file of ours and so on."""
+    name = plant(Planted("mutant", file, *changes[0], "", "", subject=subject), folder)
+    for old, new in changes[1:]:
+        source = (folder / file).read_text()
+        assert source.count(old) == 1
+        (folder / file).write_text(source.replace(old, new))
+    return subjects.load(name)
+
+
+def judged(case: Case, subject: subjects.Subject) -> Result:
+    result = run_case(case, subject, "gridsim", thorough=True)
+    assert (result.declined, result.harness_fault) == ("", "")
+    return result
+
+
+def line_of(folder: Path, file: str, text: str) -> str:
+    lines = (folder / file).read_text().splitlines()
+    return f"{file}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+def headline(result: Result) -> Finding:
+    assert result.headline is not None
+    return result.headline
+
+
+# --- races -------------------------------------------------------------------------------------------------------
+
+
+def test_two_heads_that_write_one_row_are_a_race_named_with_both_programs(tmp_path: Path) -> None:
+    change = ("head * stride_out_head + dim_v", "kv_head * stride_out_head + dim_v")
+    finding = headline(judged(PLAIN, mutant(tmp_path, "decode.py", "decode", change)))
+    line = line_of(tmp_path, "decode.py", "tl.store(out_ptr")
+    assert (finding.kind, finding.family, finding.line) == ("race", "race", line)
+    both = f"program [0, 0, 0] at {line}, program [0, 1, 0] wrote it too"
+    assert re.fullmatch(rf"race for out_ptr \[0, 0, \d+\]: {re.escape(both)}, \d+ elements in all", finding.message)
+    assert judged(replace(PLAIN, num_q_heads=1), mutant(tmp_path, "decode.py", "decode", change)).findings == ()
+
+
+# --- 32 bits -----------------------------------------------------------------------------------------------------
+
+NARROW = ("block * stride_table_column).to(tl.int64)", "block * stride_table_column)")
+FAR = replace(PLAIN, placement="far", num_q_heads=1)
+
+
+def test_a_block_id_that_is_multiplied_in_32_bits_is_told_with_its_numbers(tmp_path: Path) -> None:
+    changes = (
+        NARROW,
+        ("k_offset = block_id * stride_k_block + slot", "k_offset = block_id * stride_k_block.to(tl.int32) + slot"),
+    )
+    subject = mutant(tmp_path, "decode.py", "decode", *changes)
+    finding = headline(judged(FAR, subject))
+    line = line_of(tmp_path, "decode.py", "k_offset = block_id")
+    assert (finding.kind, finding.family, finding.line, finding.detail) == (
+        "overflow read", "wrong output", line, "k_cache",
+    )  # fmt: skip
+    found = re.match(
+        rf"at {line} (\d+) \* (\d+) = (\d+) does not fit in 32 bits, and is the address at", finding.message
+    )
+    assert found is not None
+    assert int(found[1]) * int(found[2]) == int(found[3]) >= 2**31
+    assert finding.message.count("of a read of k_cache by program [0, 0, 0]") == 1
+    assert judged(PLAIN, subject).findings == ()
+
+
+# --- scratch -----------------------------------------------------------------------------------------------------
+
+LSE = "+ head * stride_lse_head, m + tl.log(l))"
+
+
+def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_path: Path) -> None:
+    subject = mutant(tmp_path, "split_decode.py", "split_decode", (LSE, LSE[:-1] + ", mask=l > 0.0)"))
+    result = judged(SPLIT, subject)
+    line = line_of(tmp_path, "merge.py", "lse = tl.load(lses_ptr")
+    (finding,) = [finding for finding in result.findings if finding.kind == "uninitialised read"]
+    assert (finding.line, finding.family) == (line, "wrong output")
+    assert finding.accuses.startswith(f"uninitialised read of lses_ptr [1, 1, 0] by program [1, 0, 0] at {line}")
+    assert "moved when memory that nobody had written held something else" in finding.message
+    assert headline(result).line == line
+    full = replace(SPLIT, seqs=lens(64, 64))
+    assert judged(full, subject).findings == ()
+
+
+def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -> None:
+    source = (kernels() / "merge.py").read_text()
+    old = source[source.index("        if lse != -float") : source.index("    # If all are empty")]
+    new = """        outs_offset = state * stride_outs_state + dim * stride_outs_dim
+        out = tl.load(outs_ptr + outs_offset, mask=in_head, other=0.0).to(tl.float32)
+        if lse != -float("inf"):
+            m, l, acc = add_state(out, lse, m, l, acc)
+
+"""
+    result = judged(SPLIT, mutant(tmp_path, "merge.py", "split_decode", (old, new)))
+    assert result.findings == ()
+    assert result.runs == judged(SPLIT, subjects.from_function(split_decode)).runs + 1  # with the scratch refilled
+
+
+# --- what is not the program's -----------------------------------------------------------------------------------
+
+
+def test_a_wrong_row_of_the_table_is_explained_by_whose_it_is(tmp_path: Path) -> None:
+    change = ("block_tables_ptr + seq * stride_table_seq", "block_tables_ptr + (seq // 2) * stride_table_seq")
+    case = replace(PLAIN, seqs=lens(20, 20))
+    finding = headline(judged(case, mutant(tmp_path, "decode.py", "decode", change)))
+    line = line_of(tmp_path, "decode.py", "block_id = tl.load")
+    assert (finding.kind, finding.line) == ("accuracy", line)
+    story = "that of sequence 0, but the program has asked for sequence 1"
+    assert finding.accuses.startswith(f"foreign read of block_tables [0, 0] ({story}) by program [1, 0, 0] at {line}")
+
+
+def test_an_entry_past_the_end_of_its_row_is_told_so(tmp_path: Path) -> None:
+    changes = (
+        ("tl.cdiv(kv_len, block_size)):", "tl.cdiv(kv_len, block_size) + 1):"),
+        ("& (position < kv_len)  # [TILE_KV]", "# [TILE_KV]"),
+    )
+    subject = mutant(tmp_path, "decode.py", "decode", *changes)
+    result = judged(replace(PLAIN, table_pad="zero", seqs=lens(32, 48)), subject)
+    accused = {finding.accuses for finding in result.findings if finding.kind in ("accuracy", "not finite")}
+    line = line_of(tmp_path, "decode.py", "block_id = tl.load")
+    assert any(f"(past the end of row 0) by program [0, 0, 0] at {line}" in accuses for accuses in accused), accused
+
+
+# --- right kernels -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, {"out_layout": "given"}, {"want_lse": True}, {"placement": "far"}])
+def test_a_right_kernel_with_scratch_is_silent(changes: dict[str, Any]) -> None:
+    assert judged(replace(SPLIT, **changes), subjects.from_function(split_decode)).findings == ()
+
+
+def test_every_kind_has_its_place_among_the_others() -> None:
+    assert {"race", "overflow read", "overflow write", "uninitialised read"} <= set(SEVERITY)
+    assert SEVERITY.index("overflow read") < SEVERITY.index("bad read") < SEVERITY.index("accuracy")
