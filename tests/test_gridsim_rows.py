@@ -97,4 +97,4 @@ def test_a_narrow_offset_that_wraps_inside_a_row_is_followed_lane_by_lane():
     with gridsim.active(memory):
         narrow[(1,)](torch.zeros(8), torch.zeros(16), 2**31 - 4, N=16)
     kinds = {found.kind: found.count for found in memory.accesses}
-    assert kinds == {"out of bounds read": 16, "overflow": 12}
+    assert kinds == {"out of bounds read": 16, "overflow read": 12}
