@@ -148,7 +148,7 @@ def figures(found: list[tuple[Timed, Timed, float]]) -> dict[str, float]:
     launches = [(mean_launch(a), mean_launch(b)) for a, b in zip(slow, fast, strict=True)]
     return {
         "pipeline_ratio": ratio(sum(case.seconds for case in slow), sum(case.seconds for case in fast)),
-        "pipeline_ratio_median": median(ratio(a.seconds, b.seconds) for a, b in zip(slow, fast, strict=True)),
+        "pipeline_ratio_median": round(median(a.seconds / b.seconds for a, b in zip(slow, fast, strict=True)), 2),
         "kernel_ratio": ratio(sum(a for a, _ in launches), sum(b for _, b in launches)),
         "cases_per_second": ratio(len(found), sum(case.seconds for case in fast)),
         "cases_per_second_worker": ratio(len(found), sum(worker)),
