@@ -39,7 +39,7 @@ class Translation:
         self.bodies: list[Body] = []
         self.possible: set[Behaviour] = set()
         self.widest = 1
-        self.spans = Spans()
+        self.spans = Spans.of(function)
         if outer is not None:
             self.slots, self.types, self.template = dict(outer.slots), dict(outer.types), outer.template.copy()
         self.blocks = {block.label: (self.block(block), block.ops[-1]) for block in function.body}
@@ -110,15 +110,15 @@ class Translation:
 
     def simple(self, op: Op) -> None:
         """Translate an operation without control flow; compute it at once where it depends on no program."""
-        rows = op.name == "tt.load" and op.operands[0] in self.spans.counting
         combine = self.combine(op) if op.name in ("tt.reduce", "tt.scan") else None
         try:
-            made = steps.build(op, self.kinds(op), combine, rows=rows)
+            made = steps.build(op, self.kinds(op), combine, self.spans)
         except (KeyError, ValueError, IndexError) as error:  # a type or an attribute that no table has
             raise refuse(op, repr(error)) from error
         if made.apply is not None and self.addressing.intersection(op.results):
             made = replace(made, apply=follow(op, self.kinds(op), made.apply))
-        self.spans.learn(op, self.kinds(op))
+        if self.spans.led.intersection(op.results):
+            made = steps.leading(made)
         places = self.find(op.operands)
         constants = [self.template[place] for place in places]
         slots = self.define(op.results, op.result_types)

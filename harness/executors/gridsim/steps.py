@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from harness.executors.gridsim.arith import ELEMENTWISE, refuse
 from harness.executors.gridsim.casts import CASTS
 from harness.executors.gridsim.codecs import CODECS, Array
 from harness.executors.gridsim.descriptors import DESCRIPTORS
-from harness.executors.gridsim.frames import Frame, Step, Value
+from harness.executors.gridsim.frames import Frame, Step, Value, lead
 from harness.executors.gridsim.ir import Op, Type
 from harness.executors.gridsim.memory import Allocation, Pointer, common
 from harness.executors.gridsim.operations import REFUSED
 from harness.executors.gridsim.shapes import MOVES, SHAPES, Combine, constant, reduce, scan, select
+from harness.executors.gridsim.spans import Spans
 
 Slots = tuple[int, ...]
 Kinds = tuple[Type, ...]
@@ -52,6 +53,12 @@ class Made:
         if len(results) == 1 and len(given) == 2:
             return _binary(self.apply, given[0], given[1], results[0])
         return _apply(self.apply, given, results)
+
+
+def leading(made: Made) -> Made:
+    """Compute with the first lane along the last axis alone."""
+    apply = made.apply
+    return made if apply is None else replace(made, apply=lambda *given: apply(*(lead(value) for value in given)))
 
 
 def _idle(_frame: Frame) -> None:
@@ -94,8 +101,8 @@ def _binary(apply: Apply, a: int, b: int, to: int) -> Step:
     return step
 
 
-def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = False) -> Made:
-    """Find an operation in the tables; rows: the pointers of a load are known to run on along the last axis."""
+def build(op: Op, kinds: Kinds, combine: Combine | None, spans: Spans) -> Made:
+    """Find an operation in the tables; spans tell which pointers of a load are known to run on along the last axis."""
     if op.name == "arith.constant":
         return Made(lambda: constant(op))
     if combine is not None:
@@ -103,7 +110,8 @@ def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = 
     if op.name in IDLE:
         return Made()
     if op.name == "tt.load":
-        return Made(effect=access.site(op, kinds[0], rows=rows).read)
+        rows, led = (op.operands[0] in names for names in (spans.counting, spans.led))
+        return Made(effect=access.site(op, kinds[0], rows=rows, led=led).read)
     if op.name in EFFECTS:
         return Made(effect=EFFECTS[op.name](op, kinds), pure=op.name in PURE)
     if any(kind.kind == "pointer" for kind in (*kinds, *op.result_types)):
