@@ -109,7 +109,7 @@ def uniform_bound(truth: Array, keys: Array, *, arithmetic: Arithmetic, platform
 
 
 def untrusted(bound: Bound) -> Bound:
-    """The bound where accuracy cannot be judged: what must be exact still must, NaN is still wrong, the rest may err."""
+    """The bound where accuracy cannot be judged: exact is still exact, NaN is wrong, the rest may err."""
     out, lse = (np.where(limit > 0, np.inf, limit) for limit in (bound.out, bound.lse))
     return replace(bound, out=out, lse=lse)
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from typing import Any
 
-from harness.tables import Measured, Table, Value, tables
+from harness.tables import Measured, Table, Value, tables, told
 
 ULP32 = 2.0**-23
 """Distance from 1 to the next float32: "n ulp" in a manual is a relative error of at most n * ULP32."""
@@ -136,8 +137,10 @@ def _widened(platform: Platform, entry: Measured, source: str) -> Platform:
     new = _wider(old, entry.measured)
     if new == old:
         return platform
-    note = f"{source}: {entry.constant} of {platform.name} is {new} as measured, not {old} ({entry.probe})"
-    return replace(platform, **{entry.constant: new}, notes=(*platform.notes, note))
+    values = f"{told(new)} after a measurement, not {told(old)}"
+    note = f"{source}: {entry.constant} of {platform.name} is {values} ({entry.probe})"
+    changed: dict[str, Any] = {entry.constant: new, "notes": (*platform.notes, note)}
+    return replace(platform, **changed)
 
 
 def _wider(old: Value, measured: Value) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from harness import coverage, reach
 from harness.case import Case
 from harness.profiles import FEATURES
+from harness.results import PLATFORM
 from harness.summary import Found, Summary
 from harness.traits import BY_NAME, RUNGS, rung
 
@@ -82,7 +83,7 @@ def declined_lines(summary: Summary) -> Iterator[str]:
 
 def ladder_lines(summary: Summary, subject: str) -> Iterator[str]:
     """How far the subject is right, and what limits it."""
-    found = [f for f in summary.findings if f.subject == subject]
+    found = [f for f in summary.findings if f.subject == subject and f.finding.kind != PLATFORM]
     passed = summary.passed.get(subject, {})
     yield f"{subject}: {ladder_verdict(passed, found)}"
     for step, words in RUNGS.items():
@@ -144,6 +145,8 @@ def _needs(found: Found) -> str:
 def finding_lines(found: Found, number: int) -> Iterator[str]:
     """One finding: what, where, the smallest case, how to see it again."""
     label = f"known: {found.known}" if found.known else "new"
+    if found.finding.kind == PLATFORM:
+        label = "not the subject's"
     yield f"FINDING {number} ({label}): {found.finding.kind} in {found.subject}, on {found.executor}"
     yield f"  {found.finding.message}"
     if found.finding.accuses:
@@ -201,6 +204,8 @@ def verdict(summary: Summary) -> str:
     new, known = len(summary.new_findings), len(summary.findings) - len(summary.new_findings)
     if summary.harness_faults:
         return "no verdict: the harness or a reference is at fault, see above"
+    if summary.platform_faults:
+        return f"no verdict: the platform {summary.platform} is at fault, see above"
     if not summary.cases:
         return "nothing ran: no verdict"
     tolerated = f", {known} known" if known else ""

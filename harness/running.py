@@ -10,7 +10,7 @@ from harness.case import Case
 from harness.journal import Journal
 from harness.pool import Worker
 from harness.results import Result
-from harness.subjects import Subject
+from harness.subjects import Subject, load
 
 
 def journal_folder() -> Path:
@@ -39,6 +39,11 @@ class Journalled:
         finally:
             self.journal.end()
 
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes in the worker."""
+        found: list[str] = self.worker.call("harness.probes.calls:failing", self.worker.executor)
+        return found
+
 
 @dataclass(frozen=True)
 class InProcess:
@@ -50,7 +55,14 @@ class InProcess:
 
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:  # noqa: ARG002
         """Run and judge the case here; there is nobody to enforce a limit."""
-        return _run_case()(case, self.subject, self.executor, **options)
+        other = subject not in ("", self.subject.name)
+        return _run_case()(case, load(subject, case.op) if other else self.subject, self.executor, **options)
+
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes here."""
+        from harness.probes.calls import failing  # imports torch
+
+        return failing(self.executor)
 
 
 def _run_case() -> Callable[..., Result]:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from harness.case import Record, decode, to_json
+import msgspec
+
+from harness.case import Record, decode
 from harness.files import write_atomically
 
 #: The tables that come with the harness.
@@ -42,7 +44,8 @@ class Table(Record, frozen=True):
 
 def save(table: Table, path: Path) -> None:
     """Write the table; a reader never sees half of it."""
-    write_atomically(path, to_json(table))
+    plain = {"schema": table.schema} | msgspec.to_builtins(table)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n")
 
 
 def read(path: Path) -> Table:
@@ -56,3 +59,18 @@ def tables(platform: str, folder: Path = FOLDER) -> Iterator[tuple[str, Table]]:
         table = read(path)
         if table.platform == platform:
             yield path.stem, table
+
+
+def tell(found: Measured) -> str:
+    """A probe's result in one line."""
+    if found.verdict == "could not be probed":
+        return f"{found.constant}: {found.probe}: {found.reason}"
+    values = f"assumed {told(found.assumed)}, measured {told(found.measured)}"
+    return f"{found.constant}: {found.probe}: {values}; {found.shows}"
+
+
+def told(value: Value) -> str:
+    """A value in words."""
+    if value is None:
+        return "no number"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
