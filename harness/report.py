@@ -1,6 +1,7 @@
 """Reports: pure functions from a summary to lines of text."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 from harness import coverage, reach
@@ -23,6 +24,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     """The whole report of a campaign."""
     yield counts(summary)
     yield from witness_lines(summary)
+    yield from (f"NOTE: {note}" for note in _shared_notes(summary))
     for subject in summary.subjects:
         yield from ladder_lines(summary, subject)
     yield from drawn_lines(summary)
@@ -89,11 +91,17 @@ def ladder_lines(summary: Summary, subject: str) -> Iterator[str]:
     for step, words in RUNGS.items():
         yield f"  rung {step}  {words:<32} {_rung(passed.get(step, 0), step, found, summary, subject)}"
     yield from _limits(found)
-    for note in summary.notes.get(subject, ()):
-        yield f"  NOTE: {note}"
+    shared = _shared_notes(summary)
+    yield from (f"  NOTE: {note}" for note in summary.notes.get(subject, ()) if note not in shared)
     if summary.not_drawn.get(subject):
         yield f"  not drawn, since it is not declared: {', '.join(summary.not_drawn[subject])}"
     yield from declined_lines(summary) if subject == summary.subjects[-1] else ()
+
+
+def _shared_notes(summary: Summary) -> list[str]:
+    """What would be said of several subjects is said once: it is of the platform."""
+    told = Counter(note for notes in summary.notes.values() for note in notes)
+    return [note for note, subjects in told.items() if subjects > 1]
 
 
 def ladder_verdict(passed: dict[int, int], found: list[Found]) -> str:

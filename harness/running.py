@@ -41,8 +41,7 @@ class Journalled:
 
     def failing_probes(self) -> list[str]:
         """What fails of the probes in the worker."""
-        found: list[str] = self.worker.call("harness.probes.calls:failing", self.worker.executor)
-        return found
+        return self.worker.failing_probes()
 
 
 @dataclass(frozen=True)

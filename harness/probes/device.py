@@ -13,13 +13,6 @@ from harness.probes import kernels
 from harness.tensors import Array
 from harness.values import DTYPES
 
-TORCH = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-}
 #: Elements that one program takes.
 BLOCK = 1024
 
@@ -34,7 +27,7 @@ class Device:
     def elementwise(self, function: Any, *arguments: Array, dtype: str = "float32") -> Array:
         """FUNCTION of up to three float32 arrays [n], stored as `dtype`."""
         x, y, z = (self._placed(a.astype(np.float32)) for a in (*arguments, *(arguments[:1] * 2))[:3])
-        out = torch.empty(len(x), dtype=TORCH[dtype], device=self.device)
+        out = self._placed(np.zeros(len(x), DTYPES[dtype]))
         grid = (-(-len(x) // BLOCK),)
         self._launch(kernels.elementwise, grid, x, y, z, out, len(x), FUNCTION=function, BLOCK=BLOCK)
         return to_numpy(out)
@@ -43,7 +36,7 @@ class Device:
         """a [programs, M, K] times b [programs, K, N], of one type; float32 [programs, M, N]."""
         programs, rows, inner = a.shape
         columns = b.shape[2]
-        c = torch.empty((programs, rows, columns), dtype=torch.float32, device=self.device)
+        c = self._placed(np.zeros((programs, rows, columns), np.float32))
         sizes = {"M": rows, "N": columns, "K": inner, "PRECISION": precision}
         self._launch(kernels.dot, (programs,), self._placed(a), self._placed(b), c, **sizes)
         return to_numpy(c)
@@ -51,7 +44,7 @@ class Device:
     def weights(self, q: Array, k: Array, scale: float) -> tuple[Array, Array]:
         """The weights of q [programs, dim] over k [programs, keys, dim], in the numerator and alone."""
         programs, keys, dim = k.shape
-        out = [torch.empty((programs, keys), dtype=torch.float32, device=self.device) for _ in range(2)]
+        out = [self._placed(np.zeros((programs, keys), np.float32)) for _ in range(2)]
         v = self._placed(np.eye(keys, dtype=np.float32))
         self._launch(kernels.weights, (programs,), self._placed(q), self._placed(k), v, *out, scale, KEYS=keys, DIM=dim)
         return to_numpy(out[0]), to_numpy(out[1])
