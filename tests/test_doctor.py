@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -134,11 +133,10 @@ def test_a_fact_that_cannot_be_told_says_why():
 @pytest.mark.gpu
 def test_every_constant_holds_on_this_gpu_and_the_table_is_saved(tmp_path):
     file = Path(os.environ.get(TABLE_FILE, tmp_path / "table.json"))
-    began = time.monotonic()
     done = doctor("--executor", "gpu", "--save", str(file))
-    print(done.stdout, done.stderr)
+    assert file.is_file(), done.stdout + done.stderr
     table = read(file)
-    assert [found for found in table.probes if found.verdict != "holds"] == []
+    assert [found for found in table.probes if found.verdict != "holds"] == [], done.stdout
+    assert (done.returncode, table.executor) == (0, "gpu")
     assert table.hardware
-    assert done.returncode == 0
-    assert time.monotonic() - began < 60
+    assert sum(found.seconds for found in table.probes) < 40

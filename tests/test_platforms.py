@@ -104,7 +104,7 @@ def test_the_same_output_is_a_finding_where_the_platform_is_known():
     assert not result.notes
 
 
-@pytest.mark.parametrize("value, kind", [(math.nan, "not finite"), (1.0, "accuracy")])
+@pytest.mark.parametrize(("value", "kind"), [(math.nan, "not finite"), (1.0, "accuracy")])
 def test_what_must_be_exact_is_judged_on_an_unknown_platform_too(unknown, value, kind):
     """A row that sees no key is 0 to the bit, and no output is NaN."""
     result = judged(wrong(lambda out: out[1].fill_(value)))
