@@ -22,6 +22,7 @@ from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
 from harness.results import PLATFORM, RETIRE_NOTE, Result
+from harness.running import Elsewhere
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
 from harness.traits import rung, traits
@@ -77,6 +78,7 @@ class Campaign:
     runner: Runner
     tell: Callable[["Campaign"], None] = lambda _: None
     began: float = field(default_factory=time.monotonic)
+    elsewhere: Elsewhere | None = None
     cases: int = 0
     runs: int = 0
     passed: dict[str, dict[int, int]] = field(default_factory=dict)

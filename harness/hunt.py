@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness import control
+from harness.attribution import attribution
 from harness.case import Case
 from harness.profiles import Profile
 from harness.results import Result
@@ -148,6 +149,7 @@ class Hunt:
             needs=self._needs(smallest.case, finding.family),
             met=met,
             again=self._run_again(smallest.case, finding.family),
+            attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),
             executor=self.campaign.plan.executor,
             executions=len(self.memo),
             seconds=round(seconds, 2),

@@ -163,6 +163,8 @@ def finding_lines(found: Found, number: int) -> Iterator[str]:
         yield f"  also: {other.kind}: {other.message}"
     yield f"  smallest case: {in_words(found.case)}"
     yield f"  needs: {_needs(found)}; {_confirmed(found)}; met {found.met} times"
+    if found.attribution:
+        yield f"  {found.attribution}"
     yield from _again(found)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.case import Case
 from harness.journal import Journal
-from harness.pool import Worker
+from harness.pool import HarnessFault, Worker
 from harness.results import Result
-from harness.subjects import Subject, load
+from harness.subjects import Subject, WrongUse, load
 
 
 def journal_folder() -> Path:
@@ -42,6 +42,30 @@ class Journalled:
     def failing_probes(self) -> list[str]:
         """What fails of the probes in the worker."""
         return self.worker.failing_probes()
+
+
+@dataclass
+class Elsewhere:
+    """A worker on the machine's other executor; starting takes seconds, so it waits until it is needed."""
+
+    executor: str
+    device: int | None = None
+    worker: Worker | None = None
+
+    def __enter__(self) -> "Elsewhere":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        """Run and judge the case there; what the executor cannot load is a fault of the harness."""
+        try:
+            self.worker = self.worker or Worker(self.executor, self.device)
+            return self.worker.run(case, subject, limit_seconds, **options)
+        except (HarnessFault, WrongUse) as fault:
+            return Result(case=case, subject=subject, executor=self.executor, harness_fault=str(fault))
 
 
 @dataclass(frozen=True)

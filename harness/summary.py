@@ -21,6 +21,7 @@ class Found(Record, frozen=True):
     needs: tuple[str, ...] = ()  # the traits without which it does not fail
     met: int = 1  # cases that show it, the smallest one's relatives included
     again: str = ""  # "5 of 5": how often the smallest case failed when run again
+    attribution: str = ""  # what another executor makes of the smallest case, and who is at fault then
     known: str = ""  # the reason in known.toml, when it is tolerated
     file: str = ""  # where the case was saved
     executor: str = ""
