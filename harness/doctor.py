@@ -1,5 +1,6 @@
 """`python -m harness.doctor`: what this machine can run, and whether its arithmetic is as the error bound assumes."""
 
+import contextlib
 import datetime
 import json
 from collections import Counter
@@ -62,8 +63,11 @@ def main(executor: str | None, device: int | None, table_file: Path | None, corp
     chosen = chosen_executor(executor)
     if table_file:
         check_writable("--save", table_file.absolute().parent)
-    with Worker(chosen, device) as worker:
-        facts = tuple(_facts(worker, corpus, quiet=as_json))
+    with contextlib.ExitStack() as stack:
+        worker = stack.enter_context(Worker(chosen, device))
+        # What gridsim changes in Triton while it runs must not reach the probes of a GPU.
+        simulator = worker if chosen == "gridsim" else stack.enter_context(Worker("gridsim"))
+        facts = tuple(_facts(worker, simulator, corpus, quiet=as_json))
         table = _probed(worker, chosen, quiet=as_json)
     if table_file:
         table_file.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +80,7 @@ def main(executor: str | None, device: int | None, table_file: Path | None, corp
     return exit_code(table)
 
 
-def _facts(worker: Worker, corpus: Path, quiet: bool) -> Iterator[Fact]:
+def _facts(worker: Worker, simulator: Worker, corpus: Path, quiet: bool) -> Iterator[Fact]:
     """What there is, told as it is found."""
 
     def told(fact: Fact) -> Fact:
@@ -86,6 +90,7 @@ def _facts(worker: Worker, corpus: Path, quiet: bool) -> Iterator[Fact]:
 
     yield from (told(fact) for fact in host(corpus))
     yield from (told(msgspec.convert(fact, Fact)) for fact in worker.call("harness.machine:software"))
+    yield told(msgspec.convert(simulator.call("harness.machine:simulator"), Fact))
 
 
 def fact_line(fact: Fact) -> str:

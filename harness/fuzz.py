@@ -89,7 +89,7 @@ class Minutes(click.ParamType[float]):
 def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
     """Draw hostile inputs, run kernels on them, and complain about what is wrong, in its smallest form.
 
-    Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
+    Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness or the platform is at fault; 5 nothing ran.
     """
     options["subjects"] = options["subjects"] or ours(options["op"])
     options["op"] = options["op"] or DEFAULT_OP

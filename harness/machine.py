@@ -54,9 +54,15 @@ def _corpus(folder: Path) -> Fact:
 
 def software() -> list[dict[str, Any]]:
     """What torch, triton and the device say; to be called in a worker."""
-    makers = (_versions, _gpu, _gridsim, _sdpa, _flash_attn, _varlen)
+    makers = (_versions, _gpu, _sdpa, _flash_attn, _varlen)
     facts: list[dict[str, Any]] = msgspec.to_builtins([_made(maker) for maker in makers])
     return facts
+
+
+def simulator() -> dict[str, Any]:
+    """Whether gridsim runs here; to be called in a worker of its own."""
+    fact: dict[str, Any] = msgspec.to_builtins(_made(_gridsim))
+    return fact
 
 
 def _made(maker: Any) -> Fact:

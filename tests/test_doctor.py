@@ -37,8 +37,8 @@ def saved(tmp_path_factory):
 
 def test_it_says_what_the_machine_can_run(saved):
     text, _ = saved
-    facts = ["python", "processor", "cache", "corpus", "tables", "versions", "executor gpu", "executor gridsim",
-             "witness sdpa", "witness flash_attn", "witness varlen"]  # fmt: skip
+    facts = ["python", "processor", "cache", "corpus", "tables", "versions", "executor gpu",
+             "witness sdpa", "witness flash_attn", "witness varlen", "executor gridsim"]  # fmt: skip
     begins = [line[8:28].strip() for line in text.splitlines() if line.startswith(("ok ", "missing "))]
     assert begins == facts
     assert "ok      executor gridsim    its self-test is right" in text
