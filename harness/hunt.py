@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
+from harness import control
+from harness.attribution import attribution
 from harness.case import Case
 from harness.profiles import Profile
 from harness.results import Result
@@ -138,14 +140,16 @@ class Hunt:
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
         finding = smallest.headline
         assert finding is not None
+        blamed = control.platform_fault(self.campaign, self.subject, smallest.case, finding)
         return Found(
             subject=self.subject,
             case=smallest.case,
-            finding=finding,
-            others=tuple(other for other in smallest.findings if other != finding),
+            finding=blamed or finding,
+            others=tuple(other for other in smallest.findings if blamed or other != finding),
             needs=self._needs(smallest.case, finding.family),
             met=met,
             again=self._run_again(smallest.case, finding.family),
+            attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),
             executor=self.campaign.plan.executor,
             executions=len(self.memo),
             seconds=round(seconds, 2),
