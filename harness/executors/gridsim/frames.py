@@ -24,7 +24,6 @@ class Descriptor:
     fill: float = 0.0
 
 
-Behaviour = tuple[Line, str, str]  # a line; "line", "mask", "branch" or "loop"; what came of it
 Value = Array | Pointer | Descriptor
 Step = Callable[["Frame"], None]
 
@@ -53,12 +52,12 @@ class World:
 
     memory: Memory
     owners: Sequence[Allocation]
-    seen: set[Behaviour] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
 
     def saw(self, line: Line, what: str, *outcomes: str) -> None:
-        """Note outcomes of a mask, a branch or a loop."""
+        """Note outcomes of a mask, a branch or a loop: "decode.py:34 mask mixed"."""
         for outcome in outcomes:
-            self.seen.add((line, what, outcome))
+            self.seen.add(f"{line} {what} {outcome}")
 
 
 UNSET: Array = np.zeros(1, np.bool_)  # stands in the slots of values that are yet to be computed

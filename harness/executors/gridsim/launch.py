@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 
 from harness.executors.gridsim.codecs import CODECS, Array
 from harness.executors.gridsim.control import Translation
-from harness.executors.gridsim.frames import Behaviour, Descriptor, Frame, Programs, Value, World
+from harness.executors.gridsim.frames import Descriptor, Frame, Programs, Value, World
 from harness.executors.gridsim.ir import Type, Unsupported, parse
 from harness.executors.gridsim.memory import Access, Allocation, Memory, Pointer
 from harness.executors.gridsim.races import Races, Shadow
@@ -50,8 +50,8 @@ class Trace:
 
     memory: Memory
     order: int | None = None
-    seen: set[Behaviour] = field(default_factory=set)
-    could_be: set[Behaviour] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    could_be: set[str] = field(default_factory=set)
     ran: list[Launch] = field(default_factory=list)
 
     @property
@@ -62,12 +62,12 @@ class Trace:
     @property
     def behaviours(self) -> frozenset[str]:
         """What lines, masks, branches and loops did."""
-        return frozenset(" ".join(map(str, one)) for one in self.seen)
+        return frozenset(self.seen)
 
     @property
     def possible(self) -> frozenset[str]:
         """What they might have done, in these specialisations."""
-        return frozenset(" ".join(map(str, one)) for one in self.could_be)
+        return frozenset(self.could_be)
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -85,7 +85,15 @@ def active(memory: Memory | None = None, order: int | None = None) -> Iterator[T
     `order` is a seed: the programs of a grid are then shuffled, and the second half of them runs after the first (but
     for kernels that may wait for one another).
     """
-    config, trace = triton.runtime.driver, Trace(memory or Memory(), order)
+    trace = Trace(memory or Memory(), order)
+    with traced(trace):
+        yield trace
+
+
+@contextmanager
+def traced(trace: Trace) -> Iterator[None]:
+    """The same for a trace that is there already."""
+    config = triton.runtime.driver
     found = config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key
     config.set_active(Driver())
     knobs.runtime.add_stages_inspection_hook = _stages
@@ -93,7 +101,7 @@ def active(memory: Memory | None = None, order: int | None = None) -> Iterator[T
     _sessions.append(trace)
     try:
         with _own_cache(), trace.memory.scratch:
-            yield trace
+            yield
     finally:
         _sessions.pop()
         config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key = found
