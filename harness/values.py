@@ -5,7 +5,6 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import ml_dtypes
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,11 +30,6 @@ Q, K, V, SLOPES, SINKS, POISON, ORDER, HOT = range(8)
 # Where each stretch between two quantiles begins and how far it reaches: first those above 0, then those below.
 _STARTS = np.array([sign * start for sign in (1, -1) for start in QUANTILES[:-1]]) / 4096
 _REACHES = np.array([sign * reach for sign in (1, -1) for reach in np.diff(QUANTILES).tolist()]) / 4096
-#: Fields that say where blocks lie and what dead memory holds.
-PLACING = (
-    "placement", "geometry_seed", "spare_blocks", "table_pad", "extra_columns", "k_poison", "v_poison", "spare_poison",
-    "row_poison",
-)  # fmt: skip
 _GAMMA, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -102,11 +96,17 @@ def by_tag(case: Case, tag: int) -> Seq:
     return next(seq for seq in case.seqs if seq.tag == tag)
 
 
+#: Fields that say where blocks lie and what dead memory holds, with one value for all.
+PLACING = {
+    "placement": "in_order", "geometry_seed": 0, "spare_blocks": 0, "extra_columns": 0, "table_pad": "minus_one",
+    "k_poison": "nan", "v_poison": "nan", "spare_poison": "nan", "row_poison": "nan",
+}  # fmt: skip
+
+
 @lru_cache(maxsize=1)
 def _recipe(case: Case) -> Case:
     """The case without what says where blocks lie and what dead memory holds: no value depends on that."""
-    named = {field.name: field.default for field in msgspec.structs.fields(Case)}
-    return replace(case, **{name: named[name] for name in PLACING})
+    return replace(case, **PLACING)
 
 
 @lru_cache(maxsize=1)

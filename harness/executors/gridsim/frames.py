@@ -88,7 +88,9 @@ class Frame:
         """Go on with some of the programs: the slots named keep their rows, others keep what depends on no program."""
         values = self.values.copy()
         for slot in slots:
-            values[slot] = choose(values[slot], lanes)
+            value = values[slot]
+            if type(value) is not np.ndarray or value.shape[0] != 1:
+                values[slot] = choose(value, lanes)
         return Frame(values, Programs(self.programs.numbers[lanes], self.programs.grid), self.world)
 
 

@@ -7,11 +7,13 @@ Its pipeline is cut after TTIR: what Triton keeps as the kernel's binary is that
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import FileCacheManager
 from triton.runtime.jit import JITFunction
 
 from harness.executors.gridsim.codecs import CODECS, Array
@@ -110,9 +113,29 @@ def traced(trace: Trace) -> Iterator[None]:
 @contextmanager
 def _own_cache() -> Iterator[None]:
     """Keep compiled text where no GPU's kernels are: Triton 3.6 gives both the same key."""
-    with knobs.cache.scope():
-        knobs.cache.dir = str(Path(knobs.cache.dir) / "gridsim")
+    with knobs.cache.scope(), knobs.compilation.scope():
+        knobs.cache.dir = str(_folder() / "gridsim")
+        knobs.cache.manager_class = knobs.cache.manager_class or _Shelf
+        knobs.compilation.store_binary_only = True  # it is the same text as the one before it
         yield
+
+
+def _folder() -> Path:
+    """Triton's own cache; where an empty variable would have it in the current directory, a temporary one."""
+    own = Path(knobs.cache.dir)
+    return own if own.is_absolute() else Path(gettempdir()) / f"triton-{os.getuid()}"
+
+
+class _Shelf(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+    """Triton's cache on disk, without a folder made and removed again for every file."""
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        """Write a file beside its place and move it there: nobody sees half of one."""
+        place = Path(self.cache_dir) / filename
+        beside = place.with_name(f"{os.getpid()} {filename}")
+        beside.write_bytes(data if isinstance(data, bytes) else str(data).encode())
+        beside.replace(place)
+        return str(place)
 
 
 def _stages(*given: Any) -> tuple[str, str] | None:
