@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from harness.arithmetic import FORMATS, Arithmetic
@@ -37,8 +37,15 @@ class Reading:
 
 def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, block_size: int) -> Reading:
     """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
+    seen = _seen(ttir, dtype, block_size)
+    return replace(seen, arithmetic=_declared(seen.arithmetic, declared))
+
+
+@lru_cache(maxsize=1024)
+def _seen(ttir: tuple[str, ...], dtype: str, block_size: int) -> Reading:
+    """What the text of the kernels shows."""
     if not ttir:
-        return Reading(_declared(Arithmetic.widest(dtype), declared))
+        return Reading(Arithmetic.widest(dtype))
     kernels = {text: _kernel(text) for text in ttir}
     parts = [kernel.arithmetic(block_size) for kernel in kernels.values()]
     notes = [note for kernel in kernels.values() for note in kernel.notes()]
@@ -51,7 +58,7 @@ def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, blo
         handing = ("score_dtype", "p_dtype", "partial_dtype")
         widened: dict[str, Any] = {name: _wider(getattr(seen, name), handed_on) for name in handing}
         seen = replace(seen, **widened)
-    return Reading(_declared(seen, declared), tuple(dict.fromkeys(notes)))
+    return Reading(seen, tuple(dict.fromkeys(notes)))
 
 
 def attending(ttir: tuple[str, ...]) -> tuple[str, ...]:

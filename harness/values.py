@@ -1,13 +1,14 @@
 """Values of tensors: an integer hash of where an element belongs, mapped through a table. Same bytes everywhere."""
 
 from collections.abc import Callable
+from functools import lru_cache, wraps
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case, Seq
+from harness.case import Case, Seq, replace
 from harness.quantiles import QUANTILES
 
 Floats = NDArray[np.float64]
@@ -95,6 +96,40 @@ def by_tag(case: Case, tag: int) -> Seq:
     return next(seq for seq in case.seqs if seq.tag == tag)
 
 
+#: Fields that say where blocks lie and what dead memory holds, with one value for all.
+PLACING = {
+    "placement": "in_order", "geometry_seed": 0, "spare_blocks": 0, "extra_columns": 0, "table_pad": "minus_one",
+    "k_poison": "nan", "v_poison": "nan", "spare_poison": "nan", "row_poison": "nan",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _recipe(case: Case) -> Case:
+    """The case without what says where blocks lie and what dead memory holds: no value depends on that."""
+    return replace(case, **PLACING)
+
+
+@lru_cache(maxsize=1)
+def _made(recipe: Case) -> dict[tuple[str, Seq], Floats]:  # noqa: ARG001  (it is the key)
+    """What has been made for the latest recipe."""
+    return {}
+
+
+def _once(make: Callable[[Case, Seq], Floats]) -> Callable[[Case, Seq], Floats]:
+    """Make values once for cases that differ in nothing that they depend on, as those of a relation do."""
+
+    @wraps(make)
+    def found(case: Case, seq: Seq) -> Floats:
+        made, key = _made(_recipe(case)), (make.__name__, seq)
+        if key not in made:
+            made[key] = make(case, seq)
+            made[key].flags.writeable = False
+        return made[key]
+
+    return found
+
+
+@_once
 def query(case: Case, seq: Seq) -> Floats:
     """q of one sequence, [query_len, num_q_heads, head_dim]; new tokens are the last ones."""
     positions = seq.kv_len - seq.query_len + np.arange(seq.query_len)
@@ -103,6 +138,7 @@ def query(case: Case, seq: Seq) -> Floats:
     return _QUERIES.get(case.values, _plain)(hashes)
 
 
+@_once
 def keys(case: Case, seq: Seq) -> Floats:
     """K of one sequence, [kv_len, num_kv_heads, head_dim]."""
     tags, positions = owner_tags(case, seq), np.arange(seq.kv_len)
@@ -114,6 +150,7 @@ def keys(case: Case, seq: Seq) -> Floats:
     return _KEYS.get(case.values, _plain)(hashes)
 
 
+@_once
 def values(case: Case, seq: Seq) -> Floats:
     """V of one sequence, [kv_len, num_kv_heads, head_dim_v]."""
     tags, positions = owner_tags(case, seq), np.arange(seq.kv_len)

@@ -30,6 +30,9 @@ PATIENCE = 10.0
 #: Seconds a hanging worker gets to write where it hangs.
 LAST_WORDS = 0.05
 
+#: Objects between two rounds of the garbage collector: compiling makes many, and few of them in circles.
+SELDOM = 100_000
+
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LIBC = ctypes.CDLL(None)
@@ -88,6 +91,7 @@ def preload(executor: str) -> None:
             importlib.import_module("harness.pipeline").the_executor(executor)
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page that the workers share
+    gc.set_threshold(SELDOM)
 
 
 def keep_freed_memory() -> bool:

@@ -15,6 +15,7 @@ from launched import attend, case, copy, launch, line_of
 from triton import knobs
 
 from harness.executors import gridsim
+from harness.executors.gridsim.selftest import _double
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
@@ -413,6 +414,26 @@ def test_what_gridsim_compiles_stays_out_of_the_cache_of_gpu_kernels(tmp_path, m
             assert knobs.cache.dir != str(tmp_path)
     assert inside != str(tmp_path)
     assert knobs.cache.dir == str(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "block"), [("TRITON_CACHE_DIR", 128), ("TRITON_HOME", 256)])
+def test_an_empty_variable_puts_no_cache_into_the_current_directory(name, block, tmp_path, monkeypatch):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv(name, "")
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    x, y = torch.ones(5), torch.zeros(5)
+    with knobs.cache.scope():
+        knobs.cache.reset()  # to what the environment says
+        with gridsim.active():
+            _double[(1,)](x, y, 5, 2, BLOCK=block)
+    assert y.tolist() == [2.0] * 5
+    assert not list(here.iterdir())
+    assert list(elsewhere.rglob("*.cubin"))
+    assert not list(elsewhere.rglob(f"{os.getpid()} *"))
 
 
 HELPER = """

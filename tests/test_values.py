@@ -76,3 +76,17 @@ def test_the_maximum_moves_in_every_tile_of_ascending_scores():
     q, k = values.query(case, case.seqs[0])[0, 0], values.keys(case, case.seqs[0])[:, 0]
     tiles = (k @ q).reshape(5, 8).max(axis=1)
     assert (np.diff(tiles) > 0).all()
+
+
+def test_values_that_were_made_for_another_case_are_those_of_the_case():
+    first = Case(seqs=(Seq(kv_len=20),), data_seed=1)
+    for changed in (
+        replace(first, placement="shuffled", geometry_seed=5, spare_blocks=3, k_poison="huge", table_pad="zero"),
+        replace(first, data_seed=2),
+        replace(first, values="ties"),
+        replace(first, head_dim=32),
+    ):
+        for make in (values.query, values.keys, values.values):
+            make(first, first.seqs[0])
+            again = make(changed, changed.seqs[0])
+            np.testing.assert_array_equal(again, make.__wrapped__(changed, changed.seqs[0]))

@@ -49,9 +49,8 @@ class GridSim:
         memory.scratch.fill = self.conditions.fill
         if self.conditions.owners:
             owned(memory, materials, placement)
-        reads = TorchReads(placement)
-        with gridsim.active(memory, self.conditions.order) as trace:
-            observed = _supported(subject, placement, reads)
+        reads, trace = TorchReads(placement), gridsim.Trace(memory, self.conditions.order)
+        observed = _supported(subject, placement, reads, trace)
         return replace(
             observed,
             accesses=tuple(_bad_access(access) for access in memory.accesses),
@@ -142,12 +141,13 @@ def owned(memory: gridsim.Memory, materials: Materials, placement: Placement) ->
         memory.own(cache, blocks)
 
 
-def _supported(subject: Subject, placement: Placement, reads: TorchReads) -> Observed:
+def _supported(subject: Subject, placement: Placement, reads: TorchReads, trace: gridsim.Trace) -> Observed:
+    """Call the subject under gridsim; what looks at tensors afterwards is not watched."""
     refused: list[str] = []
 
     def run(inputs: object) -> object:
         try:
-            with reads:
+            with gridsim.traced(trace), reads:
                 return subject.run(inputs)
         except gridsim.Unsupported as error:
             refused.append(str(error))

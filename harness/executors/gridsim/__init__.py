@@ -8,7 +8,7 @@ trace.launches, trace.behaviours, memory.accesses
 """
 
 from harness.executors.gridsim.ir import Block, Function, Line, Op, Type, Unsupported, parse
-from harness.executors.gridsim.launch import Launch, Trace, active
+from harness.executors.gridsim.launch import Launch, Trace, active, traced
 from harness.executors.gridsim.memory import Access, Memory
 from harness.executors.gridsim.selftest import self_test
 
@@ -26,4 +26,5 @@ __all__ = [
     "active",
     "parse",
     "self_test",
+    "traced",
 ]

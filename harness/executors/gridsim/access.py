@@ -43,10 +43,13 @@ class Site:
         """Note what the mask did; None where it lets everything through."""
         if mask is None:
             return None
+        if (through := np.count_nonzero(mask)) in (0, mask.size):
+            frame.world.saw(self.line, "mask", "all" if through else "none")
+            return None if through else mask
         open_ = set(np.count_nonzero(mask.reshape(mask.shape[0], -1), axis=1).tolist())
         every, none = mask[0].size in open_, 0 in open_
         frame.world.saw(self.line, "mask", *["all"] * every, *["none"] * none, *["mixed"] * (len(open_) > every + none))
-        return None if every and len(open_) == 1 else mask
+        return mask
 
     def read(self, frame: Frame, pointer: Pointer, mask: Array | None = None, other: Array | None = None) -> Array:
         """Load. Lanes that the mask shuts out get `other`, or 0 where the kernel leaves them undefined."""

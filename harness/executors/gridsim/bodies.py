@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.executors.gridsim.codecs import Array
-from harness.executors.gridsim.frames import Behaviour, Frame, Step, Value, merge
+from harness.executors.gridsim.frames import Frame, Step, Value, merge
 from harness.executors.gridsim.ir import Op, Type
 
 TURNS = ("never", "once", "many")
@@ -25,7 +25,7 @@ class Body:
     reads: set[int] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
     ends: tuple[int, ...] = ()
-    lines: set[Behaviour] = field(default_factory=set)
+    lines: set[str] = field(default_factory=set)
 
     @property
     def free(self) -> set[int]:
@@ -68,16 +68,16 @@ def branch(op: Op, frame: Frame, which: Array) -> list[tuple[bool, Array]]:
     return ways
 
 
-def outcomes(op: Op, kinds: Sequence[Type]) -> Iterator[tuple[str, str]]:
+def outcomes(op: Op, kinds: Sequence[Type]) -> Iterator[str]:
     """Give what may come of an operation, apart from its result."""
-    yield "line", "run"
+    yield "line run"
     if op.name in ("scf.if", "cf.cond_br"):
-        yield from (("branch", way) for way in ("taken", "passed"))
+        yield from ("branch taken", "branch passed")
     elif op.name in ("scf.for", "scf.while"):
-        yield from (("loop", turns) for turns in TURNS)
+        yield from (f"loop {turns}" for turns in TURNS)
     elif op.name in MASKED:
         shapes = [kind.shape for kind in kinds[1:] if kind.element == "i1"]
-        yield from (("mask", what) for what in ("all", "mixed", "none") if shapes and (what != "mixed" or shapes[0]))
+        yield from (f"mask {what}" for what in ("all", "mixed", "none") if shapes and (what != "mixed" or shapes[0]))
 
 
 def looped(op: Op, frame: Frame, turns: int) -> None:

@@ -17,7 +17,7 @@ from harness.executors.gridsim.arith import refuse
 from harness.executors.gridsim.bodies import TURNS, Body, both, branch, looped, outcomes, together, turns_of
 from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.flow import addressing, stored, waits
-from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Behaviour, Frame, Programs, Step, Value
+from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Frame, Programs, Step, Value
 from harness.executors.gridsim.ir import Block, Function, Op, Target, Type
 from harness.executors.gridsim.spans import Spans
 from harness.executors.gridsim.wide import follow
@@ -37,7 +37,7 @@ class Translation:
         self.types: dict[str, Type] = {}
         self.template: list[Value] = []
         self.bodies: list[Body] = []
-        self.possible: set[Behaviour] = set()
+        self.possible: set[str] = set()
         self.widest = 1
         self.spans = Spans.of(function)
         if outer is not None:
@@ -98,15 +98,16 @@ class Translation:
     def learn(self, op: Op) -> None:
         """Note what may come of an operation; a body's lines are run when it is, wherever its steps go."""
         if op.line.number and "/triton/language/" not in op.line.path:
-            self.bodies[-1].lines.add((op.line, "line", "run"))
-            self.possible.update((op.line, *outcome) for outcome in outcomes(op, self.kinds(op)))
+            line = str(op.line)
+            self.bodies[-1].lines.add(f"{line} line run")
+            self.possible.update(f"{line} {outcome}" for outcome in outcomes(op, self.kinds(op)))
 
     def fix(self, op: Op, bounds: list[Value]) -> None:
         """Note that a loop whose bounds are constants always runs equally often."""
         known = [bound for bound in bounds if isinstance(bound, np.ndarray) and bound is not UNSET]
         if len(known) == len(bounds):
             always = turns_of(int(_trips(*known)[0]))
-            self.possible -= {(op.line, "loop", turns) for turns in TURNS if turns != always}
+            self.possible -= {f"{op.line} loop {turns}" for turns in TURNS if turns != always}
 
     def simple(self, op: Op) -> None:
         """Translate an operation without control flow; compute it at once where it depends on no program."""

@@ -24,7 +24,6 @@ class Descriptor:
     fill: float = 0.0
 
 
-Behaviour = tuple[Line, str, str]  # a line; "line", "mask", "branch" or "loop"; what came of it
 Value = Array | Pointer | Descriptor
 Step = Callable[["Frame"], None]
 
@@ -53,12 +52,12 @@ class World:
 
     memory: Memory
     owners: Sequence[Allocation]
-    seen: set[Behaviour] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
 
     def saw(self, line: Line, what: str, *outcomes: str) -> None:
-        """Note outcomes of a mask, a branch or a loop."""
+        """Note outcomes of a mask, a branch or a loop: "decode.py:34 mask mixed"."""
         for outcome in outcomes:
-            self.seen.add((line, what, outcome))
+            self.seen.add(f"{line} {what} {outcome}")
 
 
 UNSET: Array = np.zeros(1, np.bool_)  # stands in the slots of values that are yet to be computed
@@ -89,7 +88,9 @@ class Frame:
         """Go on with some of the programs: the slots named keep their rows, others keep what depends on no program."""
         values = self.values.copy()
         for slot in slots:
-            values[slot] = choose(values[slot], lanes)
+            value = values[slot]
+            if type(value) is not np.ndarray or value.shape[0] != 1:
+                values[slot] = choose(value, lanes)
         return Frame(values, Programs(self.programs.numbers[lanes], self.programs.grid), self.world)
 
 

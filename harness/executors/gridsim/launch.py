@@ -7,11 +7,13 @@ Its pipeline is cut after TTIR: what Triton keeps as the kernel's binary is that
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,12 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import FileCacheManager
 from triton.runtime.jit import JITFunction
 
 from harness.executors.gridsim.codecs import CODECS, Array
 from harness.executors.gridsim.control import Translation
-from harness.executors.gridsim.frames import Behaviour, Descriptor, Frame, Programs, Value, World
+from harness.executors.gridsim.frames import Descriptor, Frame, Programs, Value, World
 from harness.executors.gridsim.ir import Type, Unsupported, parse
 from harness.executors.gridsim.memory import Access, Allocation, Memory, Pointer
 from harness.executors.gridsim.races import Races, Shadow
@@ -50,8 +53,8 @@ class Trace:
 
     memory: Memory
     order: int | None = None
-    seen: set[Behaviour] = field(default_factory=set)
-    could_be: set[Behaviour] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    could_be: set[str] = field(default_factory=set)
     ran: list[Launch] = field(default_factory=list)
 
     @property
@@ -62,12 +65,12 @@ class Trace:
     @property
     def behaviours(self) -> frozenset[str]:
         """What lines, masks, branches and loops did."""
-        return frozenset(" ".join(map(str, one)) for one in self.seen)
+        return frozenset(self.seen)
 
     @property
     def possible(self) -> frozenset[str]:
         """What they might have done, in these specialisations."""
-        return frozenset(" ".join(map(str, one)) for one in self.could_be)
+        return frozenset(self.could_be)
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -85,7 +88,15 @@ def active(memory: Memory | None = None, order: int | None = None) -> Iterator[T
     `order` is a seed: the programs of a grid are then shuffled, and the second half of them runs after the first (but
     for kernels that may wait for one another).
     """
-    config, trace = triton.runtime.driver, Trace(memory or Memory(), order)
+    trace = Trace(memory or Memory(), order)
+    with traced(trace):
+        yield trace
+
+
+@contextmanager
+def traced(trace: Trace) -> Iterator[None]:
+    """The same for a trace that is there already."""
+    config = triton.runtime.driver
     found = config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key
     config.set_active(Driver())
     knobs.runtime.add_stages_inspection_hook = _stages
@@ -93,7 +104,7 @@ def active(memory: Memory | None = None, order: int | None = None) -> Iterator[T
     _sessions.append(trace)
     try:
         with _own_cache(), trace.memory.scratch:
-            yield trace
+            yield
     finally:
         _sessions.pop()
         config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key = found
@@ -102,9 +113,30 @@ def active(memory: Memory | None = None, order: int | None = None) -> Iterator[T
 @contextmanager
 def _own_cache() -> Iterator[None]:
     """Keep compiled text where no GPU's kernels are: Triton 3.6 gives both the same key."""
-    with knobs.cache.scope():
-        knobs.cache.dir = str(Path(knobs.cache.dir) / "gridsim")
+    with knobs.cache.scope(), knobs.compilation.scope():
+        knobs.cache.dir = str(_folder() / "gridsim")
+        knobs.cache.manager_class = knobs.cache.manager_class or _Shelf
+        knobs.compilation.store_binary_only = True  # it is the same text as the one before it
         yield
+
+
+def _folder() -> Path:
+    """Triton's own cache; where an empty variable would have it in the current directory, a temporary one."""
+    own = Path(knobs.cache.dir)
+    chosen = own.is_absolute() or os.environ.get("TRITON_CACHE_DIR")
+    return own if chosen else Path(gettempdir()) / f"triton-{os.getuid()}"
+
+
+class _Shelf(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+    """Triton's cache on disk, without a folder made and removed again for every file."""
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        """Write a file beside its place and move it there: nobody sees half of one."""
+        place = Path(self.cache_dir) / filename
+        beside = place.with_name(f"{os.getpid()} {filename}")
+        beside.write_bytes(data if isinstance(data, bytes) else str(data).encode())
+        beside.replace(place)
+        return str(place)
 
 
 def _stages(*given: Any) -> tuple[str, str] | None:

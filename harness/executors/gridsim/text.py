@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TypeVar
 
 Value = str | int | bool | tuple[str, ...] | tuple[int, ...]
@@ -107,14 +108,19 @@ def tail(text: str, where: Mapping[str, Place]) -> tuple[str, Place]:
 def locations(text: str, strings: list[str]) -> dict[str, tuple[str, int]]:
     """Resolve every alias to a file and a line of the kernel."""
     aliases = dict(ALIAS.findall(text))
-    return {"unknown": ("?", 0)} | {name: _place(body, aliases, strings) for name, body in aliases.items()}
+
+    @cache
+    def resolve(name: str) -> tuple[str, int]:
+        return _place(aliases[name], resolve, strings)
+
+    return {"unknown": ("?", 0)} | {name: resolve(name) for name in aliases}
 
 
-def _place(body: str, aliases: dict[str, str], strings: list[str]) -> tuple[str, int]:
+def _place(body: str, resolve: Callable[[str], tuple[str, int]], strings: list[str]) -> tuple[str, int]:
     """Follow names and call sites to a place: the callee's, but the caller's where the callee is Triton's library."""
     if match := re.fullmatch(r"\x00(\d+)\x00:(\d+):\d+.*", body):
         return strings[int(match[1])], int(match[2])
-    inner = [_place(aliases[name], aliases, strings) for name in re.findall(r"#loc\d*", body)]
+    inner = [resolve(name) for name in re.findall(r"#loc\d*", body)]
     known = [place for place in inner if place[1]]
     own = [place for place in known if "/triton/language/" not in place[0]]
     return next(iter(own or known), ("?", 0))
