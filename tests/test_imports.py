@@ -16,7 +16,10 @@ WITHOUT_TORCH = (
     "campaign", "commands", "corpus", "fuzz", "journal", "known", "pool", "replay", "report", "running", "screen",
     "shrink", "strategies", "subjects", "suite", "summary", "traits", "__main__",
 )  # fmt: skip
-ATTENTION = {"references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline"}
+ATTENTION = {
+    "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
+    "layout_laws", "batch_laws", "value_laws", "feature_laws", "lifting", "sensitivity", "contract", "looks",
+}  # fmt: skip
 
 
 def module_name(path: Path) -> str:
