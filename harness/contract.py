@@ -25,6 +25,13 @@ class Violation:
     says: str
     ops: tuple[str, ...] = READING
     weight: int = 1
+    expect: str = "refused"
+    accuses: str = "validate, or the wrapper"
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The promise."""
+        return (self.promise,)
 
     def ask(self, first: First) -> list[Finding] | None:
         """A finding where the call is taken and something else comes out; None where there is no such call."""
@@ -54,7 +61,7 @@ class Violation:
 
     def _broken(self, what: str) -> Finding:
         message = f"{self.says}, which the subject promises to refuse ({self.promise}): {what}"
-        return Finding(kind="contract", detail=self.promise, message=message, accuses="validate, or the wrapper")
+        return Finding(kind="contract", detail=self.promise, message=message, accuses=self.accuses)
 
 
 def _same(first: Observed, second: Observed) -> bool:

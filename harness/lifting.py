@@ -13,15 +13,17 @@ from harness.results import Finding
 from harness.tensors import Array
 from harness.values import cast
 
-SAYS = "the same numbers were stored as float32"
-
 
 @dataclass(frozen=True)
 class Lifting:
     """The same case in float32, judged by the bound of float32."""
 
     name: str = "lifted to float32"
-    weight: int = 8
+    says: str = "the same numbers were stored as float32"
+    accuses: str = "what 16 bits hide"
+    expect: str = "bound"
+    requires: tuple[str, ...] = ("dtypes",)
+    weight: int = 4
 
     def ask(self, first: First) -> list[Finding] | None:
         """What is wrong in float32; None where there is no such call."""
@@ -32,7 +34,7 @@ class Lifting:
         if second.failure is not None and second.failure.unsupported:
             return []
         bound = None if second.out is None else first.caller.bound(materials, second)
-        return [_renamed(found) for found in told(SAYS, base_findings(Run(materials, second, bound)))]
+        return [_renamed(found) for found in told(self.says, base_findings(Run(materials, second, bound)))]
 
 
 def _renamed(found: Finding) -> Finding:

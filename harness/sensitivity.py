@@ -24,7 +24,15 @@ class Sensitivity:
     name: str
     argument: str
     change: Change
-    weight: int = 2
+    expect: str = "moves"
+    accuses: str = "the wrapper"
+    requires: tuple[str, ...] = ()
+    weight: int = 1
+
+    @property
+    def says(self) -> str:
+        """What is changed."""
+        return f"{self.argument} was changed"
 
     def ask(self, first: First) -> list[Finding] | None:
         """A finding where no bit moves though the truth does, by more than both bounds; None where it cannot be asked.
@@ -46,10 +54,10 @@ class Sensitivity:
         if not should.any():
             return []
         message = (
-            f"{self.argument} was changed and no bit of the output moved, though {int(should.sum())} of {should.size} "
+            f"{self.says} and no bit of the output moved, though {int(should.sum())} of {should.size} "
             f"elements should, by up to {float(away.max()):.3g}: {self.argument} is accepted and ignored"
         )
-        return [Finding(kind="ignored argument", detail=self.argument, message=message, accuses="the wrapper")]
+        return [Finding(kind="ignored argument", detail=self.argument, message=message, accuses=self.accuses)]
 
 
 def _moved(first: Observed, second: Observed) -> bool:

@@ -1,6 +1,7 @@
 """Every look fires on the fault planted for it, stays silent without it, and has its turn."""
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 from attending import lens
@@ -14,7 +15,7 @@ from harness.pipeline import run_case
 from harness.profiles import profile
 from harness.results import SEVERITY, Finding
 from harness.strategies import cases
-from harness.subjects import Subject, from_function
+from harness.subjects import Declaration, Promise, Subject, from_function
 
 every_look = pytest.mark.parametrize("asked", LOOKS, ids=lambda asked: asked.name)
 
@@ -67,7 +68,6 @@ def test_our_kernels_keep_every_law_on_drawn_cases(name: str, monkeypatch: pytes
         return [finding for found in answers.values() for finding in found or ()]
 
     monkeypatch.setattr(looks, "look", look)
-    monkeypatch.setattr(looks, "is_sampled", lambda _: True)
 
     @seed(11)
     @settings(
@@ -85,27 +85,37 @@ def test_our_kernels_keep_every_law_on_drawn_cases(name: str, monkeypatch: pytes
 
 
 def test_one_case_in_so_many_is_looked_at_and_a_plain_one_is_not() -> None:
-    sampled = [seed for seed in range(64) if looks.is_sampled(Case(data_seed=seed))]
-    assert len(sampled) == 64 // looks.EVERY
-    assert not looks.is_sampled(Case())
+    for questions, every in looks.DRAWN:
+        asked = [seed for seed in range(64) if questions in looks.due(Case(data_seed=seed))]
+        assert len(asked) == 64 // every
+    assert looks.due(Case()) == []
 
 
 def test_every_look_has_its_turn() -> None:
-    first = Counter(next(looks.in_turn(Case(data_seed=seed))).name for seed in range(4000))
-    assert {asked.name for asked in LOOKS} == set(first)
+    for questions, _ in looks.DRAWN:
+        first = {looks.in_turn(Case(data_seed=seed), questions)[0].name for seed in range(4000)}
+        assert first == {asked.name for asked in questions}
 
 
 def test_the_turn_depends_on_the_seed_alone() -> None:
+    plain = [asked.name for asked in looks.in_turn(Case(data_seed=5), LOOKS)]
     for case in (replace(DECODE, data_seed=5), replace(EXTEND, data_seed=5), replace(MERGE, data_seed=5)):
-        assert [asked.name for asked in looks.in_turn(case)] == [
-            asked.name for asked in looks.in_turn(Case(data_seed=5))
-        ]
+        assert [asked.name for asked in looks.in_turn(case, LOOKS)] == plain
+
+
+@every_look
+def test_a_look_says_all_that_a_table_of_them_needs(asked: Look) -> None:
+    assert asked.expect in ("bitwise", "bound", "exact", "moves", "refused")
+    assert asked.says
+    assert asked.accuses
+    known = {*Declaration.__struct_fields__, *get_args(Promise)}
+    assert set(asked.requires) <= known
 
 
 def test_a_fault_that_only_a_look_shows_is_found_by_a_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     law = next(asked for asked in LOOKS if asked.name == "negated V")
-    monkeypatch.setattr(looks, "in_turn", lambda _, __=LOOKS: iter((law,)))
-    case = replace(DECODE, data_seed=looks.EVERY - 1)
+    monkeypatch.setattr(looks, "DRAWN", (((law,), 4),))
+    case = replace(DECODE, data_seed=3)
     (finding,) = run_case(case, faulty(CONTROLS["negated V"]), "gridsim").findings
     assert (finding.kind, finding.family) == ("determinism", "determinism")
     assert finding.message.startswith("when V was negated, out")
