@@ -65,9 +65,10 @@ class Violation:
 
 
 def _same(first: Observed, second: Observed) -> bool:
-    if second.out is None or second.outside or second.changed or not same_bits(first.out, second.out):
+    if second.complaint or second.outside or second.changed:
         return False
-    return first.lse is None or second.lse is None or same_bits(first.lse, second.lse)
+    pairs = ((first.out, second.out), (first.lse, second.lse))
+    return all(wanted is None or same_bits(wanted, got) for wanted, got in pairs)  # what writes a cache returns nothing
 
 
 # --- what is spoilt ----------------------------------------------------------------------------------------------
@@ -138,7 +139,13 @@ def _narrower(inputs: Any) -> dict[str, Any] | None:
     return {"q": inputs.q[..., :-1]} if inputs.q.shape[-1] > 1 else None
 
 
-_ATTENDING, _WRITING = ATTENTION, ("step",)
+def _starts(inputs: Any) -> dict[str, Any]:
+    starts = inputs.query_starts.clone()
+    starts[-1] += 1
+    return {"query_starts": starts}
+
+
+_ATTENDING, _WRITING, _PACKED = ATTENTION, ("step", "cache_write"), ("extend", "step")
 CONTRACT = (
     Violation("lengths apart", "strides", _apart("kv_lens"), "kv_lens was not contiguous"),
     Violation("table apart", "strides", _apart("block_tables"), "block_tables was not contiguous"),
@@ -156,6 +163,12 @@ CONTRACT = (
         "a block id that is used was as large as the pool",
     ),
     Violation("negative block", "blocks", _block(lambda _: -1), "a block id that is used was -1"),
+    Violation("starts apart", "strides", _apart("query_starts"), "query_starts was not contiguous", _PACKED),
+    Violation("starts as float", "types", _as("query_starts", "float32"), "query_starts was float32", _PACKED),
+    Violation("starts behind q", "lengths", _starts, "the last of query_starts lay behind q", _PACKED),
+    Violation("slots apart", "strides", _apart("slot_mapping"), "slot_mapping was not contiguous", _WRITING),
+    Violation("slots as float", "types", _as("slot_mapping", "float64"), "slot_mapping was float64", _WRITING),
+    Violation("slots elsewhere", "devices", _elsewhere("slot_mapping"), "slot_mapping was on another device", _WRITING),
     Violation("slot beyond the cache", "slots", _slot, "a slot lay behind the cache", _WRITING, 3),
     Violation("fewer q heads", "heads", _fewer_heads("q", 1), "q had a head too few", _ATTENDING),
     Violation("fewer V heads", "heads", _fewer_heads("v_cache", 2), "V had a head less than K", _ATTENDING),

@@ -63,7 +63,10 @@ def extend(inputs: Any) -> Any:
     )
 
 
-@subject(op="cache_write", mla=True, head_dim_v=True, kv_dtypes=("same", "e4m3", "e5m2"))
+_WRITING = ("strides", "types", "slots", "devices")
+
+
+@subject(op="cache_write", mla=True, head_dim_v=True, kv_dtypes=("same", "e4m3", "e5m2"), promises=_WRITING)
 def cache_write(inputs: Any) -> None:
     """`kernels/cache_write.py`; V is not written apart where it is a prefix of K."""
     apart = inputs.v_cache.untyped_storage().data_ptr() != inputs.k_cache.untyped_storage().data_ptr()

@@ -103,8 +103,8 @@ class Session:
         findings = self.explained(base_findings(run), materials)
         if observed.out is not None:
             findings += self.compared(observed, run.bound)
-            if not findings:
-                findings += looks.look(First(run, reading.arithmetic, self))
+        if not findings:
+            findings += looks.look(First(run, reading.arithmetic, self))
         return self._result(run, findings, reading)
 
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:

@@ -22,6 +22,7 @@ DECODE = Case(seqs=lens(20, 7), num_q_heads=4, num_kv_heads=2, scale=0.25, data_
 EXTEND = Case(
     op="extend", seqs=(Seq(query_len=6, kv_len=20), Seq(query_len=3, kv_len=9, tag=1)), num_q_heads=4, num_kv_heads=2
 )
+STEP, WRITE = cases.replace(EXTEND, op="step"), cases.replace(EXTEND, op="cache_write")
 MERGE = Case(op="merge", seqs=lens(1, 1), want_lse=True, num_q_heads=2, num_kv_heads=2)
 SHARED = (Seq(kv_len=20), Seq(kv_len=20, tag=1, shares_prefix_with=0, shared_blocks=1))
 
@@ -170,7 +171,13 @@ CONTROLS = {
     "negative length": _contract("kv_lens"),
     "block beyond the pool": _contract("block_tables"),
     "negative block": _contract("block_tables"),
-    "slot beyond the cache": _contract("slot_mapping", cases.replace(EXTEND, op="step")),
+    "starts apart": _contract("query_starts", EXTEND),
+    "starts as float": _contract("query_starts", EXTEND),
+    "starts behind q": _contract("query_starts", EXTEND),
+    "slots apart": _contract("slot_mapping", STEP),
+    "slots as float": _contract("slot_mapping", WRITE),
+    "slots elsewhere": _contract("slot_mapping", STEP),
+    "slot beyond the cache": _contract("slot_mapping", WRITE),
     "fewer q heads": _contract("q"),
     "fewer V heads": _contract("v_cache"),
     "narrower q": _contract("q"),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from harness import looks, ours
 from harness.case import Case, Hints, replace
 from harness.looks import LOOKS, Look
-from harness.pipeline import run_case
+from harness.pipeline import Session, run_case
 from harness.profiles import profile
 from harness.results import SEVERITY, Finding
 from harness.strategies import cases
@@ -55,7 +55,7 @@ def test_names_are_told_apart_and_no_control_is_left_over() -> None:
     assert sorted(asked.name for asked in LOOKS) == sorted(CONTROLS)
 
 
-@pytest.mark.parametrize("name", ["decode", "split_decode", "extend", "step", "gather", "merge"])
+@pytest.mark.parametrize("name", ["decode", "split_decode", "extend", "step", "gather", "merge", "cache_write"])
 def test_our_kernels_keep_every_law_on_drawn_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, asked = from_function(getattr(ours, name)), Counter[str]()
 
@@ -149,6 +149,14 @@ def replace_declaration(subject: Subject, declared: dict[str, bool]) -> object:
 def test_who_does_not_promise_it_is_held_to_the_bound_alone(name: str, declared: dict[str, bool]) -> None:
     control = CONTROLS[name]
     assert answer(law(name), promising(control, **declared), control.case) == []
+
+
+def test_where_a_compiler_makes_another_kernel_of_the_call_the_bound_is_all_that_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Session, "compiles", lambda _: True)
+    for name, found in (("other cache layout", 0), ("negated V", 1)):
+        assert len(answer(law(name), faulty(CONTROLS[name]), CONTROLS[name].case)) == found
 
 
 def test_a_contract_that_is_not_promised_is_not_asked_for() -> None:
