@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.bounds import exceeds
 from harness.executors.base import Observed, same_bits
 from harness.laws import First
 from harness.operations import ATTENTION
@@ -44,7 +45,7 @@ class Violation:
             return None
         if second.failure is not None:
             return [] if not second.failure.poisoned else [self._broken("the device's context was lost")]
-        return [] if _same(first.run.observed, second) else [self._broken("the call was taken and gave something else")]
+        return [] if _same(first, second) else [self._broken("the call was taken and gave something else")]
 
     def _spoiling(self, subject: Subject, spoilt: list[bool]) -> Callable[[Any], Any]:
         def run(inputs: Any) -> Any:
@@ -64,11 +65,15 @@ class Violation:
         return Finding(kind="contract", detail=self.promise, message=message, accuses=self.accuses)
 
 
-def _same(first: Observed, second: Observed) -> bool:
+def _same(first: First, second: Observed) -> bool:
+    """The same bits; where a compiler makes another kernel of other strides and types, the same bound."""
     if second.complaint or second.outside or second.changed:
         return False
-    pairs = ((first.out, second.out), (first.lse, second.lse))
-    return all(wanted is None or same_bits(wanted, got) for wanted, got in pairs)  # what writes a cache returns nothing
+    before, bound = first.run.observed, first.run.bound
+    pairs = ((before.out, second.out), (before.lse, second.lse))
+    if all(wanted is None or same_bits(wanted, got) for wanted, got in pairs):  # what writes a cache returns nothing
+        return True
+    return first.caller.compiles() and bound is not None and not exceeds(second.out, bound).any()
 
 
 # --- what is spoilt ----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 from attending import lens
-from controls import CONTROLS, DECODE, EXTEND, MERGE, Control, faulty, first_call
+from controls import CONTROLS, DECODE, EXTEND, MERGE, Control, Fault, faulty, first_call
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness import looks, ours
@@ -159,6 +159,15 @@ def test_where_a_compiler_makes_another_kernel_of_the_call_the_bound_is_all_that
         assert len(answer(law(name), faulty(CONTROLS[name]), CONTROLS[name].case)) == found
 
 
+def test_other_bits_of_a_call_that_need_not_be_refused_break_a_contract_only_where_nothing_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control = replace_fault(CONTROLS["lengths apart"], CONTROLS["negated V"].fault)
+    assert len(answer(law("lengths apart"), faulty(control), control.case)) == 1
+    monkeypatch.setattr(Session, "compiles", lambda _: True)
+    assert answer(law("lengths apart"), faulty(control), control.case) == []
+
+
 def test_a_contract_that_is_not_promised_is_not_asked_for() -> None:
     control = CONTROLS["negative length"]
     assert law("negative length").ask(first_call(promising(control, promises=()), control.case)) is None
@@ -174,13 +183,13 @@ def test_a_law_of_the_bound_says_what_was_apart_and_by_how_much() -> None:
 
 
 def test_a_lost_row_of_a_padded_batch_is_no_determinism() -> None:
-    control = replace_fault(CONTROLS["padding row more"])
+    control = replace_fault(CONTROLS["padding row more"], CONTROLS["other block size"].fault)
     (finding,) = answer(law("padding row more"), faulty(control), control.case)
     assert finding.kind == "relation"
 
 
-def replace_fault(control: Control) -> Control:
-    return Control(control.case, CONTROLS["other block size"].fault, control.sees, control.kind)
+def replace_fault(control: Control, fault: Fault) -> Control:
+    return Control(control.case, fault, control.sees, control.kind)
 
 
 def test_splits_are_asked_only_of_whom_takes_them() -> None:
