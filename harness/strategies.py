@@ -11,11 +11,11 @@ from harness.profiles import (
     BUDGET_ELEMENTS,
     BUDGET_PROGRAMS,
     BUDGET_TOKENS,
-    FEATURES,
     JOINT_LAYOUTS,
     MAX_SEQS,
     Constants,
     Profile,
+    useful,
 )
 from harness.subjects import features
 from harness.traits import resized
@@ -74,7 +74,7 @@ def constants_of(case: Case) -> Constants:
         block_size=case.block_size,
         dtype=case.dtype,
         kv_dtype=case.kv_dtype,
-        features=tuple(name for name in FEATURES if on.get(name)),
+        features=tuple(name for name in useful(case.op) if on.get(name)),
     )
 
 
