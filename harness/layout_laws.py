@@ -9,9 +9,10 @@ from harness.case import Case, Seq
 from harness.editing import caches, put_tokens, tokens
 from harness.inputs import materialise
 from harness.laws import First, Law, Twin
+from harness.operations import ATTENTION
 
 BLOCK_SIZES = (16, 32, 64, 8, 24)
-READING = ("decode", "extend", "step", "gather")
+READING = (*ATTENTION, "gather")
 
 
 def shares(case: Case) -> bool:
@@ -84,27 +85,29 @@ def _private(first: First) -> Twin | None:
     return Twin(second)
 
 
+#: Who chooses another kernel or tile for other strides adds in another order.
+SAME_TILES = ("layout_invariant",)
 LAYOUT_LAWS = (
     Law(
         "other block size", _one_of(_block_sizes), "the same tokens lay in blocks of another size",
-        "a tile that is taken for a block", recompiles=True, ops=("decode", "extend", "step"),
+        "a tile that is taken for a block", recompiles=True, ops=ATTENTION,
     ),
     Law(
         "other cache layout", _one_of(_layouts), "the same tokens lay in a cache of other strides",
-        "the strides of K or of V", "bitwise", recompiles=True, ops=READING,
+        "the strides of K or of V", "bitwise", SAME_TILES, recompiles=True, ops=READING,
     ),
     Law(
         "other strides of q", _fields("q_layout", "contiguous", "fused_qkv", "transposed_heads"),
-        "q had other strides", "the strides of q", "bitwise", recompiles=True, ops=("decode", "extend", "step"),
+        "q had other strides", "the strides of q", "bitwise", SAME_TILES, recompiles=True, ops=ATTENTION,
     ),
     Law(
         "other output buffer", _fields("out_layout", "allocated", "given", "padded"),
-        "the output went to another buffer", "the strides of the output", "bitwise", recompiles=True,
-        ops=("decode", "extend", "step", "merge"),
+        "the output went to another buffer", "the strides of the output", "bitwise", SAME_TILES, recompiles=True,
+        ops=(*ATTENTION, "merge"),
     ),
     Law(
         "other table", _one_of(_tables), "the block table was wider, or of another integer type",
-        "the strides or the type of the block table", "bitwise", recompiles=True, ops=READING,
+        "the strides or the type of the block table", "bitwise", SAME_TILES, recompiles=True, ops=READING,
     ),
     Law(
         "private copies", _private, "sequences had copies of the blocks that they share",
@@ -113,10 +116,10 @@ LAYOUT_LAWS = (
     Law(
         "loose maximum", _fields("max_len_slack", 0, 1, 100), "max_kv_len and max_query_len were looser or tighter",
         "the grid, or a split that depends on the largest length", "bitwise", ("fixed_splits",),
-        ops=("decode", "extend", "step"),
+        ops=ATTENTION,
     ),
     Law(
         "other number of splits", _other_splits, "the keys were split into another number of parts",
-        "the merge of the splits", ops=("decode", "extend", "step"),
+        "the merge of the splits", ops=ATTENTION,
     ),
 )  # fmt: skip

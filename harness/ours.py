@@ -28,6 +28,7 @@ _ATTENTION: dict[str, Any] = {
     "kv_dtypes": ("same", "e4m3", "e5m2"),
     "batch_invariant": True,
     "fixed_splits": True,
+    "layout_invariant": True,
     "promises": (*_READING, "heads"),
 }
 
@@ -89,13 +90,13 @@ def step(inputs: Any) -> Any:
     return extend(inputs)
 
 
-@subject(op="gather", kv_dtypes=("same", "e4m3", "e5m2"), promises=_READING)
+@subject(op="gather", kv_dtypes=("same", "e4m3", "e5m2"), layout_invariant=True, promises=_READING)
 def gather(inputs: Any) -> Any:
     """`kernels/gather.py`: the tile loader by itself."""
     return _gather.paged_gather(inputs.k_cache, inputs.block_tables, inputs.kv_lens, inputs.tile_start, inputs.tile_end)
 
 
-@subject(op="merge", lse=True, out=True, head_dim_v=True)
+@subject(op="merge", lse=True, out=True, head_dim_v=True, layout_invariant=True)
 def merge(inputs: Any) -> Any:
     """`kernels/merge.py`: any number of states, some of them empty."""
     return _merge.merge_states(inputs.state_outs, inputs.state_lses, out=inputs.out)

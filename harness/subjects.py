@@ -59,6 +59,7 @@ class Declaration(Record, frozen=True):
     batch_invariant: bool = False
     deterministic: bool = True
     fixed_splits: bool = False
+    layout_invariant: bool = False
     promises: tuple[Promise, ...] = ()
     # needs
     finite_dead_slots: bool = False

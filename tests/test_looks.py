@@ -143,6 +143,7 @@ def replace_declaration(subject: Subject, declared: dict[str, bool]) -> object:
     [
         ("sequence alone", {"batch_invariant": False}),
         ("loose maximum", {"fixed_splits": False}),
+        ("other cache layout", {"layout_invariant": False}),
         ("negated V", {"deterministic": False}),
     ],
 )
