@@ -140,9 +140,8 @@ def _dequantised(materials: Materials, name: str, blocks: Array, offsets: Array)
     data = cache.view[blocks, offsets]
     if materials.stored is not None:
         data = _overlaid(materials.stored, name, data, blocks, offsets)
-    if materials.inputs.k_scale is None:
-        return data
-    return data.astype(np.float64) * values.scales(materials.case)[name == "v_cache"][:, None]
+    scale = materials.inputs.k_scale if name == "k_cache" else materials.inputs.v_scale
+    return data if scale is None else data.astype(np.float64) * scale.view.astype(np.float64)[:, None]
 
 
 def _overlaid(stored: Stored, name: str, data: Array, blocks: Array, offsets: Array) -> Array:

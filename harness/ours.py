@@ -14,6 +14,7 @@ _cache_write = _kernels("cache_write")
 _gather = _kernels("gather")
 _merge = _kernels("merge")
 
+_READING = ("strides", "types", "lengths", "blocks", "devices")
 _ATTENTION: dict[str, Any] = {
     "window": True,
     "softcap": True,
@@ -26,6 +27,10 @@ _ATTENTION: dict[str, Any] = {
     "mla": True,
     "padding_rows": True,
     "kv_dtypes": ("same", "e4m3", "e5m2"),
+    "batch_invariant": True,
+    "fixed_splits": True,
+    "layout_invariant": True,
+    "promises": (*_READING, "heads"),
 }
 
 
@@ -62,7 +67,17 @@ def _attend(inputs: Any, **new: Any) -> Any:
     return _extend.paged_extend(*_paged(inputs), **lens, **new, **_features(inputs))
 
 
-@subject(op="cache_write", mla=True, head_dim_v=True, padding_rows=True, kv_dtypes=("same", "e4m3", "e5m2"))
+_WRITING = ("strides", "types", "slots", "devices")
+_WRITTEN: dict[str, Any] = {
+    "mla": True,
+    "head_dim_v": True,
+    "padding_rows": True,
+    "kv_dtypes": ("same", "e4m3", "e5m2"),
+    "promises": _WRITING,
+}
+
+
+@subject(op="cache_write", **_WRITTEN)
 def cache_write(inputs: Any) -> None:
     """`kernels/cache_write.py`; V is not written apart where it is a prefix of K."""
     apart = inputs.v_cache.untyped_storage().data_ptr() != inputs.k_cache.untyped_storage().data_ptr()
@@ -78,26 +93,34 @@ def cache_write(inputs: Any) -> None:
     )
 
 
-@subject(op="step", **_ATTENTION)
+@subject(op="step", **(_ATTENTION | {"promises": (*_READING, "heads", "slots")}))
 def step(inputs: Any) -> Any:
     """A server's step: the new tokens go into the cache, then their queries attend."""
     cache_write(inputs)
     return _attend(inputs)
 
 
-@subject(op="gather", kv_dtypes=("same", "e4m3", "e5m2"))
+@subject(op="gather", kv_dtypes=("same", "e4m3", "e5m2"), layout_invariant=True, promises=_READING)
 def gather(inputs: Any) -> Any:
     """`kernels/gather.py`: the tile loader by itself."""
     return _gather.paged_gather(inputs.k_cache, inputs.block_tables, inputs.kv_lens, inputs.tile_start, inputs.tile_end)
 
 
-@subject(op="merge", lse=True, out=True, head_dim_v=True)
+@subject(op="merge", lse=True, out=True, head_dim_v=True, layout_invariant=True)
 def merge(inputs: Any) -> Any:
     """`kernels/merge.py`: any number of states, some of them empty."""
     return _merge.merge_states(inputs.state_outs, inputs.state_lses, out=inputs.out)
+
+
+def _validate_step(inputs: Any) -> None:
+    """What either of its kernels refuses."""
+    _cache_write.validate(inputs)
+    _extend.validate(inputs)
 
 
 decode.validate = _decode.validate  # type: ignore[attr-defined]
 split_decode.validate = _split_decode.validate  # type: ignore[attr-defined]
 extend.validate = _extend.validate  # type: ignore[attr-defined]
 cache_write.validate = _cache_write.validate  # type: ignore[attr-defined]
+gather.validate = _gather.validate  # type: ignore[attr-defined]
+step.validate = _validate_step  # type: ignore[attr-defined]

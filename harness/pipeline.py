@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness import relations, witnesses
+from harness import looks, relations, witnesses
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound
 from harness.case import Case
@@ -17,6 +17,7 @@ from harness.executors import Executor, Observed, executor
 from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
+from harness.laws import First
 from harness.operations import ATTENTION
 from harness.platforms import judging
 from harness.reading import Reading, attending, read
@@ -104,6 +105,8 @@ class Session:
         findings = self.explained(base_findings(run), materials)
         if observed.out is not None:
             findings += self.compared(observed, run.bound)
+        if not findings:
+            findings += looks.look(First(run, reading.arithmetic, self))
         return self._result(run, findings, reading)
 
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
@@ -118,10 +121,26 @@ class Session:
         """One call."""
         return self.observe_on(self.where, materials)
 
-    def observe_on(self, where: Executor, materials: Materials) -> Observed:
+    def again(self, materials: Materials, subject: Subject | None = None) -> Observed:
+        """A further call, of the subject or of another one in its place."""
+        return self.observe_on(self.where, materials, subject)
+
+    def bound(self, materials: Materials, observed: Observed) -> Bound | None:
+        """Truth and bound of a further call."""
+        return self._bound(materials, observed, _read(materials.case, self.subject, observed).arithmetic)
+
+    def takes(self, case: Case) -> bool:
+        """Whether subject and executor do the case."""
+        return self.subject.declines(case) is None and self.where.declines(case) is None
+
+    def compiles(self) -> bool:
+        """Whether a compiler may reorder what the kernel's source says."""
+        return judging(self.where.platform).recomputes
+
+    def observe_on(self, where: Executor, materials: Materials, subject: Subject | None = None) -> Observed:
         """One call on an executor that may run under other conditions."""
         self.runs += 1
-        observed = where.observe(self.subject, materials)
+        observed = where.observe(subject or self.subject, materials)
         self.compile_seconds += observed.compile_seconds
         self.lost |= observed.failure is not None and observed.failure.poisoned
         return observed
@@ -156,13 +175,13 @@ class Session:
     def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
         finite = np.isfinite(np.asarray(first.out).astype(np.float64)).all()
         dead = relations.DEAD if finite else relations.TAME
-        changed = relations.all_dead(self.case, self._takes, dead)
+        changed = relations.all_dead(self.case, self.takes, dead)
         together = self._compared(relations.TOGETHER, changed, first, limit)
         apart = [f for relation in dead for f in self._related(relation, first, limit)] if together else []
         return apart or together
 
     def _related(self, relation: Relation, first: Observed, limit: Bound | None) -> list[Finding]:
-        changed = relation.transform(self.case, self._takes)
+        changed = relation.transform(self.case, self.takes)
         return [] if changed is None else self._compared(relation, changed, first, limit)
 
     def _compared(self, relation: Relation, changed: Case, first: Observed, limit: Bound | None) -> list[Finding]:
@@ -173,9 +192,6 @@ class Session:
 
     def _under(self, relation: Relation) -> Executor | None:
         return self.where if relation.under is None else self.where.under(relation.under)
-
-    def _takes(self, case: Case) -> bool:
-        return self.subject.declines(case) is None and self.where.declines(case) is None
 
     def _sampled(self, salt: int) -> bool:
         return (self.case.data_seed + salt) % SAMPLE == 0

@@ -21,6 +21,8 @@ class Relation:
     says: str  # what was changed, in words
     accuses: str
     under: Conditions | None = None  # what else is changed, where the executor can
+    expect: str = "bitwise"
+    requires: tuple[str, ...] = ("deterministic",)  # promises without which only the bound is held
 
     def transform(self, case: Case, takes: Takes) -> Case | None:
         """The first change that the subject takes, None where it declares all of them away."""

@@ -6,7 +6,7 @@ from harness.case import Case, Record
 VALUE_KINDS = frozenset(
     {
         "accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape",
-        "overflow read", "uninitialised read",
+        "overflow read", "uninitialised read", "accuracy in float32", "relation",
     }
 )  # fmt: skip
 WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write", "overflow write"})
@@ -17,7 +17,12 @@ JUDGED_KINDS = frozenset({"accuracy", "not finite"})
 PLATFORM = "platform"
 
 #: Seen only in comparison with a second run: a case that is wrong by itself tells more.
-RELATIONAL_KINDS = frozenset({"dead data read", "block order", "uninitialised read"})
+RELATIONAL_KINDS = frozenset(
+    {
+        "dead data read", "block order", "uninitialised read", "accuracy in float32", "relation", "determinism",
+        "ignored argument", "contract",
+    }
+)  # fmt: skip
 
 #: The order in which a result's findings are told: the first is the headline.
 SEVERITY = (
@@ -39,8 +44,13 @@ SEVERITY = (
     "uninitialised read",
     "dead data read",
     "block order",
+    "accuracy in float32",
+    "relation",
+    "ignored argument",
+    "contract",
     "not repeatable",
     PLATFORM,
+    "determinism",
 )
 
 

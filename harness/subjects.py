@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,6 +13,11 @@ from harness.case import NEW_KV, Case, Record
 from harness.folders import load_file
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: What `validate` or the wrapper may promise to refuse: metadata that is not contiguous, is of a wrong type, or on
+#: another device; a length beyond the table; a block beyond the pool; a slot beyond the cache; heads or head dims that
+#: do not fit. Instead of raising, a call may give what the valid one gives.
+Promise = Literal["strides", "types", "lengths", "blocks", "slots", "heads", "devices"]
 
 
 class WrongUse(Exception):
@@ -55,6 +60,8 @@ class Declaration(Record, frozen=True):
     batch_invariant: bool = False
     deterministic: bool = True
     fixed_splits: bool = False
+    layout_invariant: bool = False
+    promises: tuple[Promise, ...] = ()
     # needs
     finite_dead_slots: bool = False
     padded_table: bool = False

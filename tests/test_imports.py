@@ -17,7 +17,10 @@ WITHOUT_TORCH = (
     "platforms", "pool", "replay", "report", "running", "screen", "shrink", "strategies", "subjects", "suite",
     "summary", "tables", "traits", "__main__",
 )  # fmt: skip
-ATTENTION = {"references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline"}
+ATTENTION = {
+    "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
+    "layout_laws", "batch_laws", "value_laws", "feature_laws", "lifting", "sensitivity", "contract", "looks",
+}  # fmt: skip
 
 
 def module_name(path: Path) -> str:

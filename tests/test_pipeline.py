@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from attending import RAGGED, attend, lens, right, torch_subject
 
-from harness import judge, subjects
+from harness import judge, looks, subjects
 from harness.case import Case, replace
 from harness.executors import Failure, Observed, executor
 from harness.executors.base import Conditions
@@ -74,6 +74,7 @@ def test_what_the_access_log_proves_is_not_launched_again() -> None:
 def test_one_case_in_eight_is_repeated_and_one_is_shown_to_the_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(judge, "disagreement", lambda materials: asked.append(materials.case.data_seed))
+    monkeypatch.setattr(looks, "DRAWN", ())
     runs = [run_case(replace(RAGGED, data_seed=seed), OURS, "gridsim").runs for seed in range(SAMPLE)]
     assert sorted(runs) == [2] * (SAMPLE - 1) + [3]
     assert asked == [0]

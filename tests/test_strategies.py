@@ -247,3 +247,10 @@ def test_mla_has_one_kv_head_and_a_v_that_is_the_beginning_of_k_and_other_dims_d
 def test_splits_are_drawn_where_they_are_declared_and_nowhere_else():
     assert {case.hints.num_splits for case in whole("decode")} == {0, 1, 2, 3, 5, 8}
     assert {case.hints.num_splits for case in drawn(Profile(), 60)} == {0}
+
+
+@pytest.mark.parametrize("op", get_args(Op))
+def test_near_a_case_of_every_operation_relatives_are_drawn(op):
+    options = Profile(op=op, features=useful(op), max_kv_len=100)
+    near = tuple(drawn(options, count=20)[-3:])
+    assert drawn(Profile(op=op, features=useful(op), max_kv_len=100, near=near), count=20)

@@ -1,0 +1,61 @@
+"""Precision lifting: the numbers of a 16-bit case stored as float32, where no rounding hides a fault of structure."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from harness.checks import Run, base_findings
+from harness.editing import caches, rewrite
+from harness.inputs import Materials, materialise
+from harness.laws import First, told
+from harness.results import Finding
+from harness.tensors import Array
+from harness.values import cast
+
+
+@dataclass(frozen=True)
+class Lifting:
+    """The same case in float32, judged by the bound of float32."""
+
+    name: str = "lifted to float32"
+    says: str = "the same numbers were stored as float32"
+    accuses: str = "what 16 bits hide"
+    expect: str = "bound"
+    requires: tuple[str, ...] = ("dtypes",)
+    weight: int = 4
+
+    def ask(self, first: First) -> list[Finding] | None:
+        """What is wrong in float32; None where there is no such call."""
+        materials = lifted(first)
+        if materials is None:
+            return None
+        second = first.caller.again(materials)
+        if second.failure is not None and second.failure.unsupported:
+            return []
+        bound = None if second.out is None else first.caller.bound(materials, second)
+        return [_renamed(found) for found in told(self.says, base_findings(Run(materials, second, bound)))]
+
+
+def _renamed(found: Finding) -> Finding:
+    return msgspec.structs.replace(found, kind="accuracy in float32") if found.kind == "accuracy" else found
+
+
+def lifted(first: First) -> Materials | None:
+    """The case's tensors in float32 with every number as the 16-bit type has it."""
+    case = first.case
+    if case.dtype == "float32" or case.op not in ("decode", "extend", "merge"):
+        return None
+    wide = first.changed(dtype="float32")
+    if wide is None:
+        return None
+    names = ("state_outs",) if case.op == "merge" else ("q", *(caches(case) if case.kv_dtype == "same" else ()))
+    names += ("k_new", "v_new") if case.new_kv == "dense" else ()
+    materials = materialise(wide)
+    for name in names:
+        rewrite(materials, name, lambda x: _rounded(x, case.dtype))
+    return materials
+
+
+def _rounded(numbers: Array, dtype: str) -> Array:
+    return cast(numbers, dtype).astype(np.float64)
