@@ -20,7 +20,8 @@ LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
-    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max"
+    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
+    "two_level", "powers_of_two",
 )  # fmt: skip
 TABLE_PADS = ("minus_one", "zero", "huge", "other")
 POISONS = ("nan", "inf", "huge", "random_bits")

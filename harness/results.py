@@ -6,13 +6,13 @@ from harness.case import Case, Record
 VALUE_KINDS = frozenset(
     {
         "accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape",
-        "overflow read", "uninitialised read",
+        "overflow read", "uninitialised read", "inexact",
     }
 )  # fmt: skip
 WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write", "overflow write"})
 
 #: Seen only in comparison with a second run: a case that is wrong by itself tells more.
-RELATIONAL_KINDS = frozenset({"dead data read", "block order", "uninitialised read"})
+RELATIONAL_KINDS = frozenset({"dead data read", "block order", "uninitialised read", "determinism"})
 
 #: The order in which a result's findings are told: the first is the headline.
 SEVERITY = (
@@ -29,12 +29,14 @@ SEVERITY = (
     "bad read",
     "race",
     "unwritten output",
+    "inexact",
     "accuracy",
     "not finite",
     "uninitialised read",
     "dead data read",
     "block order",
     "not repeatable",
+    "determinism",
 )
 
 
@@ -53,6 +55,7 @@ class Finding(Record, frozen=True):
     dominating: str = ""
     accuses: str = ""
     line: str = ""  # the kernel's file:line where the executor knows it
+    explains: tuple[str, ...] = ()  # what the output or an x-ray of it says about the fault, in words
 
     @property
     def family(self) -> str:

@@ -1,0 +1,126 @@
+"""The x-ray of a wrong output: the weights that the kernel really gave to each slot, and what they say of the fault."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness import factors
+from harness.case import Case
+from harness.operations import ATTENTION
+from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
+from harness.rows import Row, listed
+
+#: The rest of what a row is accused of adds little.
+MOST_SENTENCES = 4
+
+
+def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """Sentences on the row at `where` (sequence, token, head), or on the first whose weights are wrong.
+
+    Nothing where V cannot be changed alone (a prefix of K), or where no output comes back.
+    """
+    if case.op not in (*ATTENTION, "merge") or case.v_is_k_prefix:
+        return ()
+    tame = plain(case)
+    if mixed := _mixed_dims(tame, look):
+        return (mixed,)
+    seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
+    return seen[0] if seen else _nothing_wrong(case, look, where)
+
+
+def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
+    if make is padded and (case.op == "merge" or case.placement == "far"):
+        return ()
+    found = weights(case, look, make)
+    if found is None or not found.wrong.any():
+        return ()
+    token, head = _worst_row(found, where)
+    if not np.isfinite(found.got[token, head]).all():
+        return ()
+    if case.op == "merge":
+        return tuple(_of_states(found, token, head))[:MOST_SENTENCES]
+    return tuple(_of_row(Row.of(found, token, head)))[:MOST_SENTENCES]
+
+
+def _worst_row(found: Weights, where: tuple[int, ...]) -> tuple[int, int]:
+    """The row that was complained of, if its weights are wrong; a finite one before others."""
+    rows = np.asarray(found.wrong.any(axis=2))
+    finite = rows & np.asarray(np.isfinite(found.got).all(axis=2))
+    told = finite if finite.any() else rows
+    if len(where) >= 3 and told[where[1], where[2]]:
+        return where[1], where[2]
+    token, head = np.argwhere(told)[0]
+    return int(token), int(head)
+
+
+def _mixed_dims(case: Case, look: Look) -> str:
+    """Each dim of V holds a number of its own, the same for all tokens: whatever the weights, the output shows it."""
+    seen = dims(case, look, quiet) if case.op != "merge" else None
+    if seen is None:
+        return ""
+    pattern = dim_pattern(case)
+    share = np.asarray(seen[0]).astype(np.float64) / pattern
+    allowed = seen[1].out / pattern
+    first, allowed_first = share[..., :1], allowed[..., :1]
+    apart = np.abs(share - first) > 4 * (allowed + allowed_first) * np.maximum(1.0, np.abs(first))
+    if not (apart & np.isfinite(share)).any():
+        return ""
+    token, head, dim = (int(i) for i in np.argwhere(apart & np.isfinite(share))[0])
+    k_cache, v_cache = (quiet(case).inputs.k_cache, quiet(case).inputs.v_cache)
+    strides = f" (K has {k_cache.strides}, V {v_cache.strides})" if k_cache.strides != v_cache.strides else ""
+    return (
+        f"V is read with wrong strides{strides}: where V holds dim % {DIM_CYCLE} + 1 in every token, dim {dim} of "
+        f"token {token}, head {head} is {share[token, head, dim] * pattern[dim]:.4g}, "
+        f"and dim 0 is {float(first[token, head, 0]):.4g}"
+    )
+
+
+def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
+    """No weight is wrong, or none can be told."""
+    if case.op != "merge" and len(where) >= 2 and case.seqs[min(where[0], len(case.seqs) - 1)].kv_len == 0:
+        return (f"sequence {where[0]} has no key: its weights sum to 0, and 0 is divided by that sum",)
+    if case.op == "merge" and len(set(case.states.empty)) == len(case.states.partition):
+        return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
+    found = weights(plain(case), look, quiet)
+    if found is None:
+        return ()
+    if not np.isfinite(found.got).all():
+        return ("the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read",)
+    if len(where) == 3:
+        return ("every weight is right: the output is, and only its lse is wrong",)
+    return (
+        "every weight is right while slots that nobody may read hold finite numbers: such a slot is read and "
+        "multiplied by a weight of 0, and 0 times NaN is NaN",
+    )
+
+
+# --- one row -----------------------------------------------------------------------------------------------------
+
+
+def _of_row(row: Row) -> Iterator[str]:
+    """What is wrong with the weights of one row, the most telling first."""
+    if whole := row.strides_of_k() or row.someone_elses():
+        yield f"{row.place}: {whole}"
+        return
+    for sentence in (*row.foreign(), *row.hidden(), *row.missing()):
+        yield f"{row.place}: {sentence}"
+    yield from (f"{row.place}: {sentence}" for sentence in factors.rest(row))
+
+
+# --- states ------------------------------------------------------------------------------------------------------
+
+
+def _of_states(found: Weights, token: int, head: int) -> Iterator[str]:
+    """What is wrong with the weights of the states that are merged into one row."""
+    got, true, within = (x[token, head] for x in (found.got, found.true, found.within))
+    place = f"token {token}, head {head}"
+    for state in np.flatnonzero((true == 0) & found.wrong[token, head]):
+        yield f"{place}: state {state} counts with weight {got[state]:.4g} though it is empty"
+    lost = np.flatnonzero((true > 4 * within) & (np.abs(got) <= within))
+    if len(lost):
+        yield f"{place}: {listed(lost, 'state')} has weight 0"
+    if words := factors.power(got, true, within):
+        yield f"{place}: {words}"
+    elif not len(lost):
+        worst = int(np.abs(got - true).argmax())
+        yield f"{place}: state {worst} has weight {got[worst]:.4g}, but should have {true[worst]:.4g}"
