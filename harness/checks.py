@@ -36,7 +36,7 @@ class Run:
 
 def base_findings(run: Run) -> list[Finding]:
     """Everything that one call shows, without launching anything again."""
-    return [finding for check in BASE for finding in check.find(run)]
+    return [finding for check in BASE for finding in check(run)]
 
 
 # --- the call itself ---------------------------------------------------------------------------------------------
@@ -253,120 +253,18 @@ def miscopied(run: Run) -> Iterator[Finding]:
         yield msgspec.structs.replace(found, **suspect(run.observed))
 
 
-# --- the base set ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a check is and where it is proved, for docs/checks.md; `find` does the work."""
-
-    find: Callable[[Run], Iterator[Finding]]
-    kinds: tuple[str, ...]
-    expects: str  # exact, bound, or nothing (the kind alone is a fault)
-    accuses: str
-    fires: str  # the test with a planted fault
-    silent: str  # the test with a right kernel
-    requires: str = ""
-
-
-RIGHT = "test_checks.test_no_check_blames_a_right_kernel"
-RIGHT_WRITE = "test_checks.test_no_check_blames_a_right_write"
-RIGHT_ACCESS = "test_access_checks.test_a_right_kernel_with_scratch_is_silent"
-BASE = (
-    Check(
-        raised,
-        ("exception", "crash"),
-        "nothing",
-        "the line that raised; an illegal memory access where the device context is lost",
-        "test_checks.test_an_exception_is_told_with_its_type_and_line",
-        RIGHT,
-    ),
-    Check(
-        misshapen,
-        ("wrong shape",),
-        "exact",
-        "the wrapper",
-        "test_checks.test_an_output_of_the_wrong_kind_is_named",
-        RIGHT,
-    ),
-    Check(
-        bad_accesses,
-        ("bad read", "bad write"),
-        "nothing",
-        "a mask or an address, with its line",
-        "test_checks.test_a_read_beyond_a_tensor_is_a_bad_read_though_the_output_is_right",
-        RIGHT,
-        "gridsim",
-    ),
-    Check(
-        wrapped,
-        ("overflow read", "overflow write"),
-        "nothing",
-        "an index that is not made 64 bits wide before it is multiplied",
-        "test_access_checks.test_a_block_id_that_is_multiplied_in_32_bits_is_told_with_its_numbers",
-        RIGHT_ACCESS,
-        "gridsim",
-    ),
-    Check(
-        raced,
-        ("race",),
-        "nothing",
-        "two programs without an order",
-        "test_access_checks.test_two_heads_that_write_one_row_are_a_race_named_with_both_programs",
-        RIGHT_ACCESS,
-        "gridsim",
-    ),
-    Check(
-        wrote_outside,
-        ("wrote outside",),
-        "exact",
-        "a store's mask or strides",
-        "test_checks.test_a_write_just_outside_a_tensor_is_seen",
-        RIGHT,
-    ),
-    Check(
-        changed_inputs,
-        ("inputs changed", "wrong cache"),
-        "exact",
-        "the slot or the strides of a write",
-        "test_checks.test_a_token_in_the_wrong_slot_is_a_wrong_cache_told_at_both_places",
-        RIGHT_WRITE,
-    ),
-    Check(
-        unwritten,
-        ("unwritten output",),
-        "exact",
-        "the grid, or the mask of the last store",
-        "test_checks.test_a_given_out_that_is_left_in_part_is_unwritten",
-        RIGHT,
-        "a given out",
-    ),
-    Check(
-        inaccurate,
-        ("accuracy", "not finite"),
-        "bound",
-        "what the x-ray says of the weights",
-        "test_checks.test_a_wrong_element_is_told_with_got_expected_place_and_times_the_bound",
-        RIGHT,
-    ),
-    Check(
-        inexact,
-        ("inexact",),
-        "exact",
-        "the slot that was read, the key that does not count or counts twice",
-        "test_exact.test_one_key_too_few_or_too_many_is_found_and_named",
-        "test_exact.test_a_right_kernel_is_exact",
-        "values uniform, two_level or gather; sums in float32; no ALiBi, no sinks",
-    ),
-    Check(
-        miscopied,
-        ("accuracy", "not finite"),
-        "exact",
-        "the rows that were not loaded, or the slots that were loaded instead",
-        "test_checks.test_rows_lost_at_a_block_boundary_are_found",
-        "test_checks.test_no_check_blames_a_right_gather",
-        "op gather",
-    ),
+BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (
+    raised,
+    misshapen,
+    bad_accesses,
+    wrapped,
+    raced,
+    wrote_outside,
+    changed_inputs,
+    unwritten,
+    inaccurate,
+    inexact,
+    miscopied,
 )
 
 

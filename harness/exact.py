@@ -17,7 +17,7 @@ from harness.inputs import Materials, gathered
 from harness.operations import ATTENTION
 from harness.results import Finding
 from harness.tensors import Array
-from harness.values import scales
+from harness.values import cast, scales
 
 #: Five ulp of float32: a division may be two and a half off, and the next rounding moves by as much (tolerance.md 13).
 DIVISION = 5 * 2.0**-23
@@ -31,29 +31,31 @@ EQUAL_WEIGHTS = ("uniform", "two_level")
 
 @dataclass(frozen=True)
 class Exact:
-    """What an output must be: within a few representable numbers of the truth, whatever the bound says."""
+    """What an output must be, whatever the bound says: one number, or two where a rounding may fall either way."""
 
     truth: Array  # [tokens, heads, dim]
-    within: Array
+    low: Array
+    high: Array
     rows: Array  # [tokens, heads]: where it applies
 
     def broken(self, out: Array) -> Array:
         """Which elements differ, bool [tokens, heads, dim]."""
         out = np.asarray(out).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            return np.asarray(~(np.abs(out - self.truth) <= self.within) & self.rows[:, :, None])
+            return np.asarray(~((out >= self.low) & (out <= self.high)) & self.rows[:, :, None])
 
 
 def expected(case: Case, bound: Bound, arithmetic: Arithmetic) -> Exact | None:
     """The exact output, or None where the values, a feature or the kernel's own sums leave nothing exact."""
     if case.op not in ATTENTION or case.v_is_k_prefix or case.alibi or case.sinks or not _whole(case, arithmetic):
         return None
+    division = DIVISION * arithmetic.divisions
     if case.values in EQUAL_WEIGHTS and arithmetic.max_splits == 1:
-        return Exact(bound.truth, _steps(bound.truth, case.dtype, 0.0), np.isfinite(bound.truth_lse))
+        return Exact(bound.truth, *_between(bound.truth, case.dtype, division, 0.0), np.isfinite(bound.truth_lse))
     top = PRODUCT * case.head_dim * case.softmax_scale
     if case.values == "gather" and case.softcap == 0 and 2 * top > LEAST_GAP:
         alone = np.abs(bound.truth_lse - top) < 2.0**-20 * top  # one hot key is seen, not none and not two
-        return Exact(bound.truth, _steps(bound.truth, case.dtype, top), alone)
+        return Exact(bound.truth, *_between(bound.truth, case.dtype, division, top), alone)
     return None
 
 
@@ -66,14 +68,15 @@ def _whole(case: Case, arithmetic: Arithmetic) -> bool:
     return bool(wide and powers and plain)
 
 
-def _steps(truth: Array, dtype: str, top: float) -> Array:
-    """Five ulp of float32 and one step of a narrower output. A weight exp(s - m) of the largest score is 1 but for the
-    rounding of s, which a product that is fused with the subtraction leaves in: in base 2, 2^-24 of s log2(e) twice,
-    and once more for a second copy of the weight."""
-    relative = DIVISION + np.expm1(4 * 2.0**-24 * top * np.log2(np.e))
-    unit, eta = FORMATS[dtype]
-    narrow = 2 * unit if dtype != "float32" else 0.0
-    return np.asarray((relative + narrow) * np.abs(truth) + 2 * eta)
+def _between(truth: Array, dtype: str, division: float, top: float) -> tuple[Array, Array]:
+    """What the truth may round to, the error of its divisions below and above it.
+
+    A weight exp(s - m) of the largest score `top` is 1 but for the rounding of s, which a product that is fused with
+    the subtraction leaves in: in base 2, 2^-24 of s log2(e) twice, and once more for a second copy of the weight.
+    """
+    apart = (division + np.expm1(4 * 2.0**-24 * top * np.log2(np.e))) * np.abs(truth)
+    low, high = (cast(edge, dtype).astype(np.float64) for edge in (truth - apart, truth + apart))
+    return low, high
 
 
 # --- the check ---------------------------------------------------------------------------------------------------

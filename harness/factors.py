@@ -35,8 +35,8 @@ def rest(row: Row) -> Iterator[str]:
         return
     if odd:
         return
-    words = _twice(row, there) or _forgotten(row) or _tiles(row, there) or power(got, true, within)
-    yield words or _worst(row, there)
+    words = _forgotten(row) or _tiles(row, there) or _twice(row, there) or power(got, true, within)
+    yield words or worst(row)
 
 
 def _fits(got: Array, wanted: Array, within: Array, factor: float = 1.0) -> bool:
@@ -173,8 +173,9 @@ def power(got: Array, true: Array, within: Array) -> str:
     return f"the weights are those of scores {exponent:.4g} times as large: the scale"
 
 
-def _worst(row: Row, there: NDArray[np.bool_]) -> str:
+def worst(row: Row) -> str:
     """Nothing is common to them."""
+    there = row.visible
     differ = np.abs(row.got - row.true) * there
     at, wrong = int(differ.argmax()), row.weights.wrong[row.token, row.head] & there
     return (

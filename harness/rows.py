@@ -13,8 +13,8 @@ from harness.tensors import Array
 
 #: So many runs of tokens are spelt out.
 MOST_RUNS = 3
-#: A weight that is this much smaller than it should be is none.
-NOTHING = 1e-3
+#: A weight that is this much smaller than it should be is none; a share of a row's weight that is next to none.
+NOTHING, LITTLE = 1e-6, 1e-3
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -104,7 +104,7 @@ class Row:
     @property
     def lost(self) -> NDArray[np.bool_]:
         """Visible cells that should have a weight and have none."""
-        none = np.abs(self.got) <= np.maximum(NOTHING * self.true, 0.0)
+        none = np.abs(self.got) <= NOTHING * self.true
         return np.asarray(self.visible & (self.true > 4 * self.within) & none)
 
     @property
@@ -126,15 +126,15 @@ class Row:
     def someone_elses(self) -> str:
         """All the weight lies on another KV head, or on another sequence."""
         total, kv_heads = np.abs(self.got).sum(), self.weights.cells.heads
-        if not total or np.abs(self.got[self.mine >= 0]).sum() > NOTHING * total:
+        if not total or np.abs(self.got[self.mine >= 0]).sum() > LITTLE * total:
             return ""
         for other in range(self.case.num_kv_heads):
             of_other = (kv_heads == other) & (tokens_in(self.weights, self.sequence) >= 0)
-            if other != self.kv_head and np.abs(self.got[of_other]).sum() > (1 - NOTHING) * total:
+            if other != self.kv_head and np.abs(self.got[of_other]).sum() > (1 - LITTLE) * total:
                 return f"attends to KV head {other}, but should to KV head {self.kv_head}"
         for other in range(len(self.case.seqs)):
             of_other = tokens_in(self.weights, other) >= 0
-            if other != self.sequence and np.abs(self.got[of_other]).sum() > (1 - NOTHING) * total:
+            if other != self.sequence and np.abs(self.got[of_other]).sum() > (1 - LITTLE) * total:
                 return (
                     f"the output is that of sequence {other} (its {listed(sorted(self._of(other)), 'token')}): the "
                     "offset of the queries, of the output or of the table's row is another sequence's"

@@ -102,9 +102,8 @@ def _of_row(row: Row) -> Iterator[str]:
     if whole := row.strides_of_k() or row.someone_elses():
         yield f"{row.place}: {whole}"
         return
-    for sentence in (*row.foreign(), *row.hidden(), *row.missing()):
-        yield f"{row.place}: {sentence}"
-    yield from (f"{row.place}: {sentence}" for sentence in factors.rest(row))
+    sentences = (*row.foreign(), *row.hidden(), *row.missing(), *factors.rest(row))
+    yield from (f"{row.place}: {sentence}" for sentence in sentences or (factors.worst(row),))
 
 
 # --- states ------------------------------------------------------------------------------------------------------
