@@ -72,6 +72,8 @@ class Arithmetic:
     """Type in which the partial outputs of splits are stored."""
     tile_kv: int = 1
     """Fewest keys per tile, each of which may rescale; a kernel with larger tiles errs less."""
+    seams: int = 0
+    """Places within a row's keys at which a tile is cut short: 1 where new tokens lie apart from the cached ones."""
     max_splits: int = 1
     """Most parts that the keys of a row are split into."""
     divisions: int = 1

@@ -35,6 +35,15 @@ Values = Literal[
 ]
 Poison = Literal["nan", "inf", "huge", "zero", "random_bits"]
 
+#: Where K and V of the new tokens are.
+NEW_KV = ("in_cache", "dense")
+#: Operations that write new tokens into the cache.
+WRITING = ("cache_write", "step")
+#: Operations that take any number of new tokens per sequence.
+NEW_TOKENS = ("extend", *WRITING)
+#: Operations whose batch a CUDA graph may pad.
+PADDED = ("decode", *NEW_TOKENS)
+
 
 class InvalidCase(ValueError):
     """A Case that contradicts itself, or JSON that is no Case; the message says got, expected and where."""
@@ -52,6 +61,10 @@ class Seq(Record, frozen=True):
     tag: int = 0
     shares_prefix_with: int | None = None  # the tag of the owner
     shared_blocks: int = 0
+
+
+#: What a graph appends to a batch that is smaller than the captured one.
+PADDING_ROW = Seq(query_len=1, kv_len=0, tag=-1)
 
 
 class Slots(Record, frozen=True):
@@ -111,7 +124,7 @@ class Case(Record, frozen=True):
     sinks: bool = False
     scale: float | None = None
     want_lse: bool = False
-    new_kv: Literal["in_cache", "dense", "append"] = "in_cache"
+    new_kv: str = "in_cache"  # one of NEW_KV
     max_len_slack: int = 0
     placement: Placement = "in_order"
     table_pad: TablePad = "minus_one"
@@ -126,6 +139,7 @@ class Case(Record, frozen=True):
     k_poison: Poison = "nan"
     v_poison: Poison = "nan"
     spare_poison: Poison = "nan"
+    row_poison: Poison = "nan"  # q of padding rows, dense K and V of rows without a position
     slots: Slots = Slots()
     tile: Tile = Tile()
     states: States = States()
@@ -162,14 +176,33 @@ class Case(Record, frozen=True):
         """The layouts of K and of V."""
         return self.layout, (self.layout if self.v_layout == "same" else self.v_layout)
 
+    @property
+    def batch(self) -> tuple[Seq, ...]:
+        """The sequences, and the graph's padding rows behind them."""
+        return (*self.seqs, *(PADDING_ROW,) * self.padding_rows)
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens of the whole batch."""
+        return sum(seq.query_len for seq in self.batch)
+
+    def cached_len(self, seq: Seq) -> int:
+        """Tokens of the sequence that are in the cache when the call begins."""
+        new = seq.query_len if self.op in WRITING or self.new_kv == "dense" else 0
+        return max(seq.kv_len - new, 0)
+
+    def paged_len(self, seq: Seq) -> int:
+        """Tokens that have slots in the sequence's blocks: all, but for dense new ones."""
+        return self.cached_len(seq) if self.new_kv == "dense" else seq.kv_len
+
     def blocks_of(self, seq: Seq) -> int:
         """How many logical blocks the sequence needs."""
-        return -(-seq.kv_len // self.block_size)
+        return -(-self.paged_len(seq) // self.block_size)
 
 
 def complaints(case: Case) -> list[str]:
     """What is contradictory in the case, each with the value and what was expected."""
-    return _shape_complaints(case) + _feature_complaints(case) + _operation_complaints(case) + _sharing_complaints(case)
+    return [complaint for part in PARTS for complaint in part(case)]
 
 
 def _shape_complaints(case: Case) -> list[str]:
@@ -206,6 +239,18 @@ def _feature_complaints(case: Case) -> list[str]:
         found.append(f"head_dim_v is {case.head_dim_v}, but layout {case.layout!r} needs it equal to {case.head_dim}")
     if case.op == "decode" and any(seq.query_len != 1 for seq in case.seqs):
         found.append("op is 'decode', but a sequence has query_len other than 1")
+    return found
+
+
+def _batch_complaints(case: Case) -> list[str]:
+    found = []
+    if case.new_kv not in NEW_KV:
+        hint = ": op 'step' is the appended form" if case.new_kv == "append" else ""
+        found.append(f"new_kv is {case.new_kv!r}, but should be {' or '.join(map(repr, NEW_KV))}{hint}")
+    elif case.new_kv == "dense" and case.op != "extend":
+        found.append(f"new_kv is 'dense', but op is {case.op!r}: only 'extend' takes dense new tokens")
+    if case.padding_rows and case.op not in PADDED:
+        found.append(f"padding_rows is {case.padding_rows}, but op is {case.op!r}: only {', '.join(PADDED)} have them")
     return found
 
 
@@ -249,15 +294,13 @@ def _sharing_complaints(case: Case) -> list[str]:
         owner = seen.get(seq.shares_prefix_with) if seq.shares_prefix_with is not None else None
         if seq.shared_blocks and owner is None:
             found.append(f"seqs[{i}] shares blocks with {seq.shares_prefix_with}, but no earlier sequence has that tag")
-        elif owner and seq.shared_blocks * case.block_size > min(_whole(case, seq), _whole(case, owner)):
+        elif owner and seq.shared_blocks * case.block_size > min(case.cached_len(seq), case.cached_len(owner)):
             found.append(f"seqs[{i}].shared_blocks is {seq.shared_blocks}, but only whole common blocks can be shared")
         seen[seq.tag] = seq
     return found
 
 
-def _whole(case: Case, seq: Seq) -> int:
-    """Tokens of the sequence that are in the cache when the call begins: only those can be shared."""
-    return seq.kv_len - seq.query_len if case.op in ("cache_write", "step") else seq.kv_len
+PARTS = (_shape_complaints, _feature_complaints, _batch_complaints, _operation_complaints, _sharing_complaints)
 
 
 def to_json(record: msgspec.Struct) -> str:

@@ -213,7 +213,7 @@ def _worst(margins: Array, wrong: Array) -> tuple[int, ...]:
 
 
 def _sequence(case: Case, token: int) -> int:
-    ends = np.cumsum([seq.query_len for seq in case.seqs])
+    ends = np.cumsum([seq.query_len for seq in case.batch])
     return int(np.searchsorted(ends, token, side="right"))
 
 

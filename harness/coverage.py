@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from harness.case import Case
-from harness.profiles import JOINT_LAYOUTS, Profile, whole_profile
+from harness.case import NEW_TOKENS, Case
+from harness.profiles import JOINT_LAYOUTS, LONGEST_CHUNK, Profile, whole_profile
 from harness.subjects import Declaration, features
 
 #: Field to value to judged cases.
@@ -14,6 +14,7 @@ _OPTIONS = {
     "op": "op",
     "dtype": "dtypes",
     "kv_dtype": "kv_dtypes",
+    "new_kv": "new_kv",
     "block_size": "block_sizes",
     "head_dim": "head_dims",
     "layout": "layouts",
@@ -26,6 +27,11 @@ _OPTIONS = {
     "v_poison": "poisons",
     "spare_poison": "poisons",
 }
+#: New tokens of a sequence, in bins that part at the edges of a tile of queries: name to first length.
+_CHUNKS = {
+    "0": 0, "1": 1, "2-14": 2, "15": 15, "16": 16, "17": 17, "18-30": 18, "31": 31, "32": 32, "33": 33, "34-62": 34,
+    "63": 63, "64": 64, "65": 65, "66+": 66,
+}  # fmt: skip
 
 
 def undrawn(declarations: Iterable[Declaration]) -> Drawn:
@@ -40,12 +46,22 @@ def undrawn(declarations: Iterable[Declaration]) -> Drawn:
 def _could_be(whole: Profile) -> dict[str, list[str]]:
     options = {field: [str(option) for option in _many(getattr(whole, name))] for field, name in _OPTIONS.items()}
     apart = set(whole.layouts) - set(JOINT_LAYOUTS)
-    return options | {
-        "heads": [f"{q}/{kv}" for q, kv in whole.heads],
-        "v_layout": list(whole.v_layouts) if apart else ["same"],
-        "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
-        "features": [*whole.features, *(["splits"] if whole.splits else [])],
-    }
+    chunks = {"query_len": _chunks(whole)} if whole.op in NEW_TOKENS else {}
+    return (
+        options
+        | chunks
+        | {
+            "heads": [f"{q}/{kv}" for q, kv in whole.heads],
+            "v_layout": list(whole.v_layouts) if apart else ["same"],
+            "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
+            "features": [*whole.features, *(["splits"] if whole.splits else [])],
+        }
+    )
+
+
+def _chunks(whole: Profile) -> list[str]:
+    least = 0 if whole.op == "extend" and whole.empty_rows else 1
+    return [name for name, first in _CHUNKS.items() if least <= first <= min(LONGEST_CHUNK, whole.max_kv_len)]
 
 
 def _many(options: object) -> tuple[object, ...]:
@@ -63,7 +79,14 @@ def _cells(case: Case) -> Iterator[tuple[str, str]]:
     for field in (*_OPTIONS, "v_layout", "out_layout"):
         yield field, str(getattr(case, field))
     yield "heads", f"{case.num_q_heads}/{case.num_kv_heads}"
+    if case.op in NEW_TOKENS:
+        yield from (("query_len", name) for name in dict.fromkeys(_chunk(seq.query_len) for seq in case.seqs))
     yield from (("features", name) for name, is_on in features(case).items() if is_on)
+
+
+def _chunk(query_len: int) -> str:
+    """The bin of a length."""
+    return max((name for name, first in _CHUNKS.items() if first <= query_len), key=_CHUNKS.__getitem__)
 
 
 def lines(table: Drawn) -> Iterator[str]:

@@ -110,7 +110,7 @@ def _stale_normaliser(row: Row, ratio: float, relative: float) -> str:
 
 def _logs(row: Row) -> Array:
     """Log of the true weight of each token in order, -inf for those it does not see."""
-    logs = np.full(row.case.seqs[row.sequence].kv_len, -np.inf)
+    logs = np.full(row.case.batch[row.sequence].kv_len, -np.inf)
     with np.errstate(divide="ignore"):
         logs[row.mine[row.visible]] = np.log(row.true[row.visible])
     return logs
@@ -170,6 +170,10 @@ def power(got: Array, true: Array, within: Array) -> str:
         return "the weights are powers of 2, but should be of e: a natural logarithm taken for one in base 2"
     if abs(exponent - np.log2(np.e)) < 1e-3:
         return "the weights are powers of e, but should be of 2: scores that hold log2(e) already"
+    if usable.sum() == 2:  # any two weights fit
+        return (
+            f"the scores are {exponent:.4g} times as far apart as they should be: the scale, or one of the two scores"
+        )
     return f"the weights are those of scores {exponent:.4g} times as large: the scale"
 
 
@@ -204,6 +208,8 @@ def _suppositions(case: Case) -> Iterator[tuple[str, Case, Callable[[Materials],
     for name, words in FEATURES.items():
         if getattr(case, name) != getattr(plain, name):
             yield f"the weights are those without {words}", replace(case, **{name: getattr(plain, name)}), _nothing
+    if case.new_kv == "dense" and case.k_scale != 1:
+        yield "the weights are those with the scale of the cached K on the new K as well", case, _scale_new_k
     for shift in range(1, min(case.num_kv_heads, 8)):
         words = f"the weights are those of K {shift} KV {'head' if shift == 1 else 'heads'} further on"
         yield words, case, partial(_roll, name="k_cache", by=shift, axis=2)
@@ -214,6 +220,12 @@ def _suppositions(case: Case) -> Iterator[tuple[str, Case, Callable[[Materials],
 
 def _nothing(materials: Materials) -> None:  # noqa: ARG001  (the case itself is changed)
     return None
+
+
+def _scale_new_k(materials: Materials) -> None:
+    tensor: Tensor = materials.inputs.k_new
+    scaled = tensor.view.astype(np.float64) * scales(materials.case)[0][:, None]
+    tensor.view[...] = scaled.astype(tensor.view.dtype)
 
 
 def _roll(materials: Materials, name: str, by: int, axis: int) -> None:

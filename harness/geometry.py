@@ -13,7 +13,7 @@ from harness.values import ORDER, by_tag, hashed
 class Geometry:
     """Physical block ids of each sequence in logical order, and the size of the pool."""
 
-    tables: tuple[NDArray[np.int64], ...]  # one per sequence, [blocks_of(seq)]
+    tables: tuple[NDArray[np.int64], ...]  # one per sequence of the batch, [blocks_of(seq)]
     num_blocks: int
 
     @property
@@ -27,7 +27,7 @@ def lay_out(case: Case, block_stride: int) -> Geometry:
     owned = [(seq.tag, i) for seq in case.seqs for i in range(seq.shared_blocks, case.blocks_of(seq))]
     ids, num_blocks = _place(case, owned, block_stride)
     home = dict(zip(owned, ids.tolist(), strict=True))
-    tables = tuple(_table(case, seq, home) for seq in case.seqs)
+    tables = tuple(_table(case, seq, home) for seq in case.batch)
     return Geometry(tables, num_blocks)
 
 

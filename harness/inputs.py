@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from harness import values
-from harness.case import Case, Hints, Seq
+from harness.case import WRITING, Case, Hints, Seq
 from harness.geometry import Geometry, lay_out
 from harness.states import partial_states
 from harness.tensors import DEAD, FENCE, LIVE, Array, Tensor, contiguous, dense, poison, random_poison, reserve, strided
-from harness.writes import WRITING, NewTokens, Stored, cached_len, new_tokens
+from harness.writes import NewTokens, Stored, dense_tokens, new_tokens
 
 #: K and V of a token that is skipped: no poison of a cache, and exact in FP8 whatever the scale.
 SKIPPED = 24.0
@@ -25,7 +25,8 @@ class Inputs:
     head_dim_v; block_tables [seqs, columns]; kv_lens [seqs]; query_starts [seqs + 1]; out [tokens, num_q_heads,
     head_dim_v] or None (then the subject allocates); alibi_slopes and sinks [num_q_heads] or None; k_scale and v_scale
     [1 or num_kv_heads] of an FP8 cache, else None. For cache_write and step: k_new and v_new [rows, num_kv_heads, dim],
-    slot_mapping [rows]. For merge: state_outs [states, tokens, num_q_heads, head_dim_v], state_lses without the dim.
+    slot_mapping [rows]; for extend with dense new tokens k_new and v_new [tokens, num_kv_heads, dim]. For merge:
+    state_outs [states, tokens, num_q_heads, head_dim_v], state_lses without the dim.
     """
 
     q: Any
@@ -93,8 +94,8 @@ def materialise(case: Case) -> Materials:
         k_cache=k_cache,
         v_cache=v_cache,
         block_tables=_block_tables(case, geometry),
-        kv_lens=_vector([seq.kv_len for seq in case.seqs], "int32"),
-        query_starts=_vector(np.cumsum([0] + [seq.query_len for seq in case.seqs]), "int32"),
+        kv_lens=_vector([seq.kv_len for seq in case.batch], "int32"),
+        query_starts=_vector(np.cumsum([0] + [seq.query_len for seq in case.batch]), "int32"),
         out=_output(case),
         alibi_slopes=_vector(values.slopes(case), "float32") if case.alibi else None,
         sinks=_vector(values.sink_logits(case), "float32") if case.sinks else None,
@@ -106,8 +107,8 @@ def materialise(case: Case) -> Materials:
         **_scales(case),
         **_fresh(case, fresh),
         **_states(case),
-        max_query_len=max(seq.query_len for seq in case.seqs) + case.max_len_slack,
-        max_kv_len=max(seq.kv_len for seq in case.seqs) + case.max_len_slack,
+        max_query_len=max(seq.query_len for seq in case.batch) + case.max_len_slack,
+        max_kv_len=max(seq.kv_len for seq in case.batch) + case.max_len_slack,
         tile_start=case.tile.start,
         tile_end=case.tile.end,
         hints=case.hints,
@@ -117,11 +118,21 @@ def materialise(case: Case) -> Materials:
 
 def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
     """q, K and V of one sequence in logical order: what the references read. An FP8 cache comes dequantised."""
-    case, seq = materials.case, materials.case.seqs[index]
-    first = sum(s.query_len for s in case.seqs[:index])
+    case, seq = materials.case, materials.case.batch[index]
+    first = sum(s.query_len for s in case.batch[:index])
+    rows = slice(first, first + seq.query_len)
     blocks, offsets = _slots(materials.geometry, case, index)
-    q = materials.inputs.q.view[first : first + seq.query_len]
-    return q, _dequantised(materials, "k_cache", blocks, offsets), _dequantised(materials, "v_cache", blocks, offsets)
+    k, v = (_dequantised(materials, name, blocks, offsets) for name in ("k_cache", "v_cache"))
+    if case.new_kv == "dense":
+        k, v = _followed(k, materials.inputs.k_new, rows, seq), _followed(v, materials.inputs.v_new, rows, seq)
+    q = materials.inputs.q.view[rows]
+    return (q if index < len(case.seqs) else np.zeros_like(q)), k, v  # what a padding row asks for does not matter
+
+
+def _followed(cached: Array, new: Tensor, rows: slice, seq: Seq) -> Array:
+    """The cached tokens of a sequence, then its dense ones, which are not scaled."""
+    there = new.view[rows][max(seq.query_len - seq.kv_len, 0) :]
+    return np.concatenate([cached, there.astype(cached.dtype)])
 
 
 def _dequantised(materials: Materials, name: str, blocks: Array, offsets: Array) -> Array:
@@ -145,7 +156,7 @@ def _overlaid(stored: Stored, name: str, data: Array, blocks: Array, offsets: Ar
 
 
 def _slots(geometry: Geometry, case: Case, index: int) -> tuple[Array, Array]:
-    position = np.arange(case.seqs[index].kv_len)
+    position = np.arange(case.paged_len(case.batch[index]))
     return geometry.tables[index][position // case.block_size], position % case.block_size
 
 
@@ -165,10 +176,11 @@ def _write(tensor: Tensor, where: Any, data: Any) -> None:
 
 
 def _queries(case: Case) -> Tensor:
-    tokens = sum(seq.query_len for seq in case.seqs)
-    tensor = _query_tensor(case, tokens)
+    """Live rows, then poison in those of the padding."""
+    tensor = _query_tensor(case, case.tokens)
     data = np.concatenate([values.query(case, seq) for seq in case.seqs])
-    _write(tensor, ..., values.cast(data, case.dtype))
+    _write(tensor, slice(0, len(data)), values.cast(data, case.dtype))
+    _poison_rows(case, tensor, np.arange(case.tokens) >= len(data))
     return tensor
 
 
@@ -183,7 +195,7 @@ def _query_tensor(case: Case, tokens: int) -> Tensor:
 
 
 def _output(case: Case) -> Tensor | None:
-    shape = (sum(seq.query_len for seq in case.seqs), case.num_q_heads, case.value_dim)
+    shape = (case.tokens, case.num_q_heads, case.value_dim)
     if case.out_layout == "allocated":
         return None
     if case.out_layout == "given":
@@ -204,27 +216,44 @@ def _scales(case: Case) -> dict[str, Tensor | None]:
 
 
 def _fresh(case: Case, fresh: NewTokens | None) -> dict[str, Tensor | None]:
-    if fresh is None:
-        return {"k_new": None, "v_new": None, "slot_mapping": None}
-    return {
-        "k_new": _dense_tokens(case, fresh.k, fresh.slots),
-        "v_new": _dense_tokens(case, fresh.v, fresh.slots),
-        "slot_mapping": _vector(fresh.slots, case.table_dtype),
-    }
+    if fresh is not None:
+        k_new, v_new = _new_pair(case, fresh.k, fresh.v)
+        for tensor in (k_new, v_new):
+            # What is dead here must be seen where it is written, so it is unlike what a dead slot of the cache holds.
+            tensor.view[fresh.slots < 0] = SKIPPED
+        return {"k_new": k_new, "v_new": v_new, "slot_mapping": _vector(fresh.slots, case.table_dtype)}
+    if case.new_kv == "dense":
+        k_new, v_new = _new_pair(case, *dense_tokens(case))
+        for tensor in (k_new, v_new):
+            _poison_rows(case, tensor, (tensor.state == DEAD).all(axis=(1, 2)))
+        return {"k_new": k_new, "v_new": v_new, "slot_mapping": None}
+    return {"k_new": None, "v_new": None, "slot_mapping": None}
 
 
-def _dense_tokens(case: Case, data: Array, slots: Array) -> Tensor:
-    """New K or V as a slice of a fused projection where q is one; a skipped token's row is dead.
+def _new_pair(case: Case, k: Array, v: Array) -> tuple[Tensor, Tensor]:
+    """New K and V, strided apart where the caches are."""
+    gap = 3 if case.kv_layouts[0] != case.kv_layouts[1] else 0
+    return _new_tensor(case, k, 0), _new_tensor(case, v, gap)
 
-    What is dead there must be seen where it is written, so it is unlike what a dead slot of the cache holds.
-    """
+
+def _new_tensor(case: Case, data: Array, gap: int) -> Tensor:
+    """New K or V as a slice of a fused projection where q is one; a row of NaN is dead."""
     heads, dim = data.shape[1:]
     row = heads * dim if case.q_layout == "contiguous" else (case.num_q_heads + 2 * heads) * dim + 1
-    tensor = strided(data.shape, (row, dim, 1), case.dtype)
+    tensor = strided(data.shape, (row + gap, dim, 1), case.dtype)
     tensor.view[...] = values.cast(data, case.dtype)
-    tensor.view[slots < 0] = SKIPPED
-    tensor.state[slots >= 0] = LIVE
+    tensor.state[~np.isnan(data)] = LIVE
     return tensor
+
+
+def _poison_rows(case: Case, tensor: Tensor, rows: Array) -> None:
+    """Poison in the rows that are nobody's."""
+    shape = tensor.view[rows].shape
+    if case.row_poison == "random_bits":
+        places = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
+        tensor.view[rows] = random_poison(case.data_seed, places, case.dtype)
+    else:
+        tensor.view[rows] = poison(case.row_poison, case.dtype)
 
 
 def _states(case: Case) -> dict[str, Tensor | None]:
@@ -242,7 +271,7 @@ def _states(case: Case) -> dict[str, Tensor | None]:
 
 def _block_tables(case: Case, geometry: Geometry) -> Tensor:
     columns = max(max(len(table) for table in geometry.tables) + case.extra_columns, 1)
-    tensor = dense((len(case.seqs), columns), case.table_dtype)
+    tensor = dense((len(case.batch), columns), case.table_dtype)
     for row, table in enumerate(geometry.tables):
         tensor.view[row] = _table_pad(case, geometry, row)
         _write(tensor, (row, slice(0, len(table))), table)
@@ -317,7 +346,7 @@ def _fill(case: Case, geometry: Geometry, cache: Tensor, dead: str, live: Callab
     _poison_blocks(case, cache, geometry.used, dead)
     _poison_blocks(case, cache, np.asarray(spare, dtype=np.int64), case.spare_poison)
     for index, seq in enumerate(case.seqs):
-        there = cached_len(case, seq)
+        there = case.cached_len(seq)
         if there:
             blocks, offsets = _slots(geometry, case, index)
             data = values.encode(live(case, seq)[:there], scales, case.cache_dtype)

@@ -54,7 +54,7 @@ class Journal:
 def leftovers(folder: Path) -> list[Entry]:
     """The cases in flight of supervisors that no longer live, oldest first; `discard` each once it is dealt with."""
     found = [entry for path in sorted(folder.glob("journal-*.json")) if (entry := _read(path))]
-    return sorted((entry for entry in found if _born(entry.pid) != entry.born), key=lambda entry: entry.time)
+    return sorted(found, key=lambda entry: entry.time)
 
 
 def discard(folder: Path, entry: Entry) -> None:
@@ -62,11 +62,28 @@ def discard(folder: Path, entry: Entry) -> None:
     (folder / entry.file).unlink(missing_ok=True)
 
 
+class _Owner(msgspec.Struct):
+    """Of an entry, what tells whether its supervisor lives; another version's may have fields that we do not know."""
+
+    pid: int = 0
+    born: str = "?"
+
+
 def _read(path: Path) -> Entry | None:
+    """The entry, None while its supervisor lives."""
     try:
-        return decode(path.read_bytes(), Entry, str(path))
-    except FileNotFoundError:  # its supervisor lives and has just had the answer
+        text = path.read_bytes()
+    except FileNotFoundError:  # its supervisor has just had the answer
         return None
+    return None if _lives(text) else decode(text, Entry, str(path))
+
+
+def _lives(text: bytes) -> bool:
+    try:
+        owner = msgspec.json.decode(text, type=_Owner)
+    except msgspec.MsgspecError:  # for `decode` to complain about
+        return False
+    return _born(owner.pid) == owner.born
 
 
 def _born(pid: int) -> str:

@@ -38,7 +38,7 @@ def judge(materials: Materials, arithmetic: Arithmetic, where: Platform, out_dty
     wanted = features(materials) | {"out_dtype": out_dtype or materials.case.dtype} | _scales(materials)
     parts = [
         attention_bound(*gathered(materials, i), **wanted, arithmetic=arithmetic, platform=where)
-        for i in range(len(materials.case.seqs))
+        for i in range(len(materials.case.batch))
     ]
     return _batched(parts)
 
@@ -71,7 +71,7 @@ def disagreement(materials: Materials) -> str | None:
     if sdpa.declines(softcap=materials.case.softcap, sinks=wanted["sinks"], want_lse=False):
         return None
     exact = judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64")
-    seen = np.concatenate([_witness(sdpa, materials, i, wanted) for i in range(len(materials.case.seqs))])
+    seen = np.concatenate([_witness(sdpa, materials, i, wanted) for i in range(len(materials.case.batch))])
     wrong = exceeds(seen, exact)
     if not wrong.any():
         return None

@@ -17,7 +17,7 @@ def output_shape(case: Case) -> tuple[int, ...] | None:
         return None
     if case.op == "gather":
         return (len(case.seqs), case.tile.end - case.tile.start, case.num_kv_heads, case.head_dim)
-    return (sum(seq.query_len for seq in case.seqs), case.num_q_heads, case.value_dim)
+    return (case.tokens, case.num_q_heads, case.value_dim)
 
 
 def gathered_tile(materials: Materials) -> Array:

@@ -24,6 +24,7 @@ _ATTENTION: dict[str, Any] = {
     "non_causal": True,
     "head_dim_v": True,
     "mla": True,
+    "padding_rows": True,
     "kv_dtypes": ("same", "e4m3", "e5m2"),
 }
 
@@ -50,16 +51,18 @@ def split_decode(inputs: Any) -> Any:
     return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, num_splits=splits, **_features(inputs))
 
 
-@subject(op="extend", **_ATTENTION)
+@subject(op="extend", new_kv=("in_cache", "dense"), **_ATTENTION)
 def extend(inputs: Any) -> Any:
     """`kernels/extend.py`: prefill, chunks, a prefix in the cache, verification."""
-    starts = inputs.query_starts
-    return _extend.paged_extend(
-        *_paged(inputs), starts, inputs.kv_lens, max_query_len=inputs.max_query_len, **_features(inputs)
-    )
+    return _attend(inputs, k_new=inputs.k_new, v_new=inputs.v_new)
 
 
-@subject(op="cache_write", mla=True, head_dim_v=True, kv_dtypes=("same", "e4m3", "e5m2"))
+def _attend(inputs: Any, **new: Any) -> Any:
+    lens = {"query_starts": inputs.query_starts, "kv_lens": inputs.kv_lens, "max_query_len": inputs.max_query_len}
+    return _extend.paged_extend(*_paged(inputs), **lens, **new, **_features(inputs))
+
+
+@subject(op="cache_write", mla=True, head_dim_v=True, padding_rows=True, kv_dtypes=("same", "e4m3", "e5m2"))
 def cache_write(inputs: Any) -> None:
     """`kernels/cache_write.py`; V is not written apart where it is a prefix of K."""
     apart = inputs.v_cache.untyped_storage().data_ptr() != inputs.k_cache.untyped_storage().data_ptr()
@@ -79,7 +82,7 @@ def cache_write(inputs: Any) -> None:
 def step(inputs: Any) -> Any:
     """A server's step: the new tokens go into the cache, then their queries attend."""
     cache_write(inputs)
-    return extend(inputs)
+    return _attend(inputs)
 
 
 @subject(op="gather", kv_dtypes=("same", "e4m3", "e5m2"))

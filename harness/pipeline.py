@@ -63,6 +63,8 @@ def _read(case: Case, subject: Subject, observed: Observed) -> Reading:
         return Reading(Arithmetic(divisions=2))
     declared = subject.declaration
     reading = read(attending(observed.ttir), declared.arithmetic, case.dtype, case.block_size)
+    if case.new_kv == "dense":
+        reading = replace(reading, arithmetic=replace(reading.arithmetic, seams=1))
     splits = case.hints.num_splits
     if not (declared.splits and 0 < splits < reading.arithmetic.max_splits):
         return reading

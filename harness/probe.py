@@ -19,6 +19,8 @@ from harness.values import scales
 
 #: Calls, and seconds, that one x-ray may take.
 MOST_CALLS, SECONDS = 64, 10.0
+#: The block of a dense new token.
+DENSE = -1
 #: In the call that tells dims apart, V holds 1 to 7 in turn: no power of two, so that no stride maps it onto itself.
 DIM_CYCLE = 7
 
@@ -30,7 +32,10 @@ Make = Callable[[Case], Materials]
 
 @dataclass(frozen=True)
 class Cells:
-    """Places that hold a V vector: in the cache a block, an offset and a KV head; of a merge, a state."""
+    """Places that hold a V vector: in the cache a block, an offset and a KV head; of a merge, a state.
+
+    A dense new token lies in block -1, its row is the offset.
+    """
 
     blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -113,7 +118,7 @@ def dim_pattern(case: Case) -> Array:
 def quiet(case: Case) -> Materials:
     """The case with V 0 everywhere, also between its strides, and K 0 between its own."""
     materials = materialise(case)
-    for tensor in (materials.inputs.k_cache, *_sources(materials)):
+    for tensor in filter(None, (materials.inputs.k_cache, materials.inputs.k_new, *_sources(materials))):
         if not tensor.storage.sparse:
             tensor.storage.data[tensor.storage.state == OUT_OF_REACH] = 0
     for tensor in _sources(materials):
@@ -165,8 +170,12 @@ def _slots(materials: Materials) -> Cells:
     blocks = np.concatenate([geometry.used, np.asarray(spare, dtype=np.int64)])
     grid = np.meshgrid(blocks, np.arange(case.block_size), np.arange(case.num_kv_heads), indexing="ij")
     block, offset, head = (axis.ravel() for axis in grid)
+    if case.new_kv == "dense":
+        rows, row_heads = np.divmod(np.arange(materials.inputs.v_new.shape[0] * case.num_kv_heads), case.num_kv_heads)
+        block, offset = np.concatenate([np.full(len(rows), DENSE), block]), np.concatenate([rows, offset])
+        head = np.concatenate([row_heads, head])
     fp8 = materials.inputs.v_scale is not None
-    units = scales(case)[1][head] if fp8 else np.ones(len(block))
+    units = np.where(block == DENSE, 1.0, scales(case)[1][head] if fp8 else 1.0)
     for cell, _ in _stored_rows(materials, block, offset):
         units[cell] = 1.0
     return Cells(block, offset, head, units)
@@ -192,6 +201,9 @@ def _marked(materials: Materials, cells: Cells, chosen: NDArray[np.int64]) -> Ma
     written = _stored_rows(materials, blocks, offsets)
     kept = np.ones(len(chosen), dtype=bool)
     kept[[cell for cell, _ in written]] = False
+    dense, kept = blocks == DENSE, kept & (blocks != DENSE)
+    if dense.any():
+        materials.inputs.v_new.view[offsets[dense], heads[dense], channels[dense]] = 1
     materials.inputs.v_cache.view[blocks[kept], offsets[kept], heads[kept], channels[kept]] = 1
     for cell, index in written:
         _mark_new(materials, index, int(heads[cell]), int(channels[cell]))

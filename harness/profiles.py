@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import Case, Float, KvFloat, Op, Record
+from harness.case import NEW_KV, Case, Float, KvFloat, Op, Record
 from harness.subjects import Declaration
 
 T = TypeVar("T")
@@ -25,12 +25,12 @@ VALUES = (
 )  # fmt: skip
 TABLE_PADS = ("minus_one", "zero", "huge", "other")
 POISONS = ("nan", "inf", "huge", "random_bits")
-FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal", "head_dim_v", "mla")
+FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal", "head_dim_v", "mla", "padding_rows")
 #: Features that an operation has no use for.
 USELESS: dict[str, tuple[str, ...]] = {
     "cache_write": ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal"),
-    "gather": ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal", "head_dim_v", "mla"),
-    "merge": ("window", "softcap", "alibi", "sinks", "lse", "non_causal", "mla"),
+    "gather": ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal", "head_dim_v", "mla", "padding_rows"),
+    "merge": ("window", "softcap", "alibi", "sinks", "lse", "non_causal", "mla", "padding_rows"),
 }
 KV_DTYPES: tuple[KvFloat, ...] = ("same", "e4m3", "e5m2")
 
@@ -41,6 +41,10 @@ BUDGET_ELEMENTS = 2**18
 BUDGET_TOKENS = 700
 BUDGET_PROGRAMS = 128
 MAX_SEQS = 5
+#: Scores of all heads and queries that one case may have: a long chunk sees few keys.
+BUDGET_SCORES = 2**16
+#: New tokens that a sequence may have beside cached ones.
+LONGEST_CHUNK = 80
 
 
 class Constants(Record, frozen=True):
@@ -50,6 +54,7 @@ class Constants(Record, frozen=True):
     block_size: int
     dtype: Float
     kv_dtype: KvFloat = "same"
+    new_kv: str = "in_cache"
     features: tuple[str, ...] = ()
 
 
@@ -62,6 +67,7 @@ class Profile(Record, frozen=True):
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     dtypes: tuple[Float, ...] = DTYPES
     kv_dtypes: tuple[KvFloat, ...] = ("same",)
+    new_kv: tuple[str, ...] = ("in_cache",)
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
     q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
@@ -100,7 +106,12 @@ def whole_profile(declared: Declaration) -> Profile:
 
 
 def _plainest(whole: Profile) -> Constants:
-    return Constants(head_dim=whole.head_dims[0], block_size=whole.block_sizes[0], dtype=whole.dtypes[0])
+    return Constants(
+        head_dim=whole.head_dims[0],
+        block_size=whole.block_sizes[0],
+        dtype=whole.dtypes[0],
+        new_kv=whole.new_kv[0],
+    )
 
 
 def _combination(pick: random.Random, whole: Profile) -> Constants:
@@ -111,6 +122,7 @@ def _combination(pick: random.Random, whole: Profile) -> Constants:
         block_size=pick.choice(whole.block_sizes),
         dtype=pick.choice(whole.dtypes),
         kv_dtype=pick.choice(whole.kv_dtypes),
+        new_kv=pick.choice(whole.new_kv),
         features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
     )
 
@@ -132,6 +144,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "scales": (None, 0.25, 1.0, 0.0884) if declared.scales else (None,),
         "op": declared.op,
         "kv_dtypes": _allowed(KV_DTYPES, declared.kv_dtypes),
+        "new_kv": _allowed(NEW_KV, declared.new_kv),
         "features": tuple(name for name in useful(declared.op) if getattr(declared, name)),
         "splits": declared.splits,
         "empty_rows": declared.empty_rows,
@@ -191,7 +204,7 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
         near = tuple(p for p in changes.get("placements", whole.placements) if p != "far")
         changes["placements"] = near or whole.placements[:1]
     if rungs < 6:
-        changes |= {"features": (), "kv_dtypes": ("same",), "splits": False}
+        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False}
     return Profile(**({name: getattr(whole, name) for name in Profile.__struct_fields__} | changes))
 
 

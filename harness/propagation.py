@@ -78,7 +78,7 @@ class _Chain:
         """What a kernel with this arithmetic does for these rows; a sink is one more tile, of one key."""
         sink = np.isfinite(rows.sinks)[:, :, None]
         keys = rows.seen.sum(axis=-1, keepdims=True) + sink.astype(np.float64)
-        tiles = np.minimum(keys, np.ceil(keys / arithmetic.tile_kv) + 1 + sink)
+        tiles = np.minimum(keys, np.ceil(keys / arithmetic.tile_kv) + 1 + arithmetic.seams + sink)
         splits = np.minimum(keys, arithmetic.max_splits) if arithmetic.max_splits > 1 else np.zeros_like(keys)
         return cls(keys, tiles + splits, splits)
 

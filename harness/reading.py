@@ -39,7 +39,7 @@ def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, blo
     """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
     if not ttir:
         return Reading(_declared(Arithmetic.widest(dtype), declared))
-    kernels = {text: _Kernel(parse_cached(text)) for text in ttir}
+    kernels = {text: _kernel(text) for text in ttir}
     parts = [kernel.arithmetic(block_size) for kernel in kernels.values()]
     notes = [note for kernel in kernels.values() for note in kernel.notes()]
     if not any(kernel.weighs_values() for kernel in kernels.values()):
@@ -56,7 +56,7 @@ def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, blo
 
 def attending(ttir: tuple[str, ...]) -> tuple[str, ...]:
     """The kernels that sum or exponentiate, if any: one that only fills the cache has no part in the attention."""
-    found = tuple(text for text in ttir if _Kernel(parse_cached(text)).computes())
+    found = tuple(text for text in ttir if _kernel(text).computes())
     return found or ttir
 
 
@@ -100,12 +100,6 @@ _OPTIONS = {"dot": _DOTS, "normaliser": ("cast", "uncast", "unknown")}
 
 def _wider(a: str, b: str) -> str:
     return max(a, b, key=lambda name: FORMATS[name][0])
-
-
-@cache
-def parse_cached(text: str) -> Function:
-    """Parse once per specialisation."""
-    return parse(text)
 
 
 class _Kernel:
@@ -270,6 +264,12 @@ class _Kernel:
                 continue
             waiting += [operand for operand in op.operands if operand not in seen]
             seen.update(op.operands)
+
+
+@cache
+def _kernel(text: str) -> _Kernel:
+    """Once per specialisation."""
+    return _Kernel(parse(text))
 
 
 def _all_blocks(function: Function) -> Iterator[Block]:

@@ -31,6 +31,12 @@ def _others(field: str, *options: str) -> Callable[[Case], Iterable[Case]]:
     return lambda case: (replace(case, **{field: option}) for option in options if option != getattr(case, field))
 
 
+def _other_rows(*options: str) -> Callable[[Case], Iterable[Case]]:
+    """Of a case that can have rows which are nobody's."""
+    others = _others("row_poison", *options)
+    return lambda case: others(case) if case.padding_rows or case.new_kv == "dense" else ()
+
+
 def renumbered(case: Case) -> Iterator[Case]:
     """The same sequences in other physical blocks; far blocks come near."""
     elsewhere = replace(case, geometry_seed=case.geometry_seed + 1, spare_blocks=case.spare_blocks + 1)
@@ -63,6 +69,13 @@ def _dead(*poisons: str) -> tuple[Relation, ...]:
             _others("spare_poison", *poisons),
             "blocks that no sequence owns were changed",
             "the block table's lookup",
+        ),
+        Relation(
+            "re-poisoned rows",
+            "dead data read",
+            _other_rows(*poisons),
+            "q, K or V of rows that are nobody's was changed",
+            "a padding row that is computed with",
         ),
         Relation(
             "re-poisoned table padding",

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from harness.case import Case
 from harness.inputs import Materials
-from harness.probe import Weights
+from harness.probe import DENSE, Weights
 from harness.tensors import Array
 
 #: So many runs of tokens are spelt out.
@@ -77,7 +77,7 @@ class Row:
     @property
     def place(self) -> str:
         """Where it is, in words."""
-        new = self.case.seqs[self.sequence].query_len
+        new = self.case.batch[self.sequence].query_len
         which = f", query {self.query} of {new}" if new > 1 else ""
         return f"sequence {self.sequence}, head {self.head}{which}"
 
@@ -89,7 +89,7 @@ class Row:
     @property
     def position(self) -> int:
         """Where the query stands in its sequence."""
-        seq = self.case.seqs[self.sequence]
+        seq = self.case.batch[self.sequence]
         return seq.kv_len - seq.query_len + self.query
 
     @property
@@ -115,6 +115,10 @@ class Row:
     def where_is(self, tokens: NDArray[np.int64]) -> str:
         """Tokens of this sequence in words, with where they lie."""
         table, size = self.materials.geometry.tables[self.sequence], self.case.block_size
+        new = int(self.case.paged_len(self.case.batch[self.sequence]))
+        if tokens[-1] >= new:
+            rows = listed((token - self.position + self.token for token in tokens if token >= new), "row")
+            return f"{listed(tokens, 'token')} ({rows} of v_new{' and some of the cache' if tokens[0] < new else ''})"
         columns = sorted({int(token) // size for token in tokens})
         if len(columns) > 1:
             return f"{listed(tokens, 'token')} ({listed(columns, 'column')} of the table)"
@@ -132,7 +136,7 @@ class Row:
             of_other = (kv_heads == other) & (tokens_in(self.weights, self.sequence) >= 0)
             if other != self.kv_head and np.abs(self.got[of_other]).sum() > (1 - LITTLE) * total:
                 return f"attends to KV head {other}, but should to KV head {self.kv_head}"
-        for other in range(len(self.case.seqs)):
+        for other in range(len(self.case.batch)):
             of_other = tokens_in(self.weights, other) >= 0
             if other != self.sequence and np.abs(self.got[of_other]).sum() > (1 - LITTLE) * total:
                 return (
@@ -168,11 +172,15 @@ class Row:
         for block in dict.fromkeys(cells.blocks[there].tolist()):
             inside = there & (cells.blocks == block)
             slots = sorted(set(cells.offsets[inside].tolist()))
-            words = f"{listed(slots, 'slot')} of block {block}"
+            words = (
+                listed(slots, "row") + " of v_new" if block == DENSE else f"{listed(slots, 'slot')} of block {block}"
+            )
             yield f"{words} {_weigh(slots, self.got[inside])}, but {self._whose(block, inside)}"
 
     def _whose(self, block: int, inside: NDArray[np.bool_]) -> str:
         """Who may read a block."""
+        if block == DENSE:
+            return "not of this sequence and KV head"
         tables = self.materials.geometry.tables
         owners = [i for i, table in enumerate(tables) if block in table]
         if self.sequence in owners and (self.weights.cells.heads[inside] != self.kv_head).any():
@@ -212,6 +220,8 @@ class Row:
     def _hint(self, tokens: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
         """What the place of the missing tokens suggests."""
         count, left = len(tokens), self.case.window[0]
+        if tokens[0] >= self.case.paged_len(self.case.batch[self.sequence]):
+            return "a dense new token that is not read where it lies"
         kept = seen[-count - 1] if len(seen) > count else -1
         if tokens[-1] == seen[-1] and count < len(seen) and self.case.op != "decode" and kept == self.query:
             return f"as if the query stood at position {kept}, not {self.position}: a causal mask aligned top-left"
@@ -232,4 +242,8 @@ def tokens_in(weights: Weights, sequence: int) -> NDArray[np.int64]:
     columns = {int(block): column for column, block in enumerate(table)}
     column = np.array([columns.get(int(block), -1) for block in weights.cells.blocks], dtype=np.int64)
     token = column * case.block_size + weights.cells.offsets
-    return np.where((column >= 0) & (token < case.seqs[sequence].kv_len), token, -1)
+    seq, start = case.batch[sequence], int(weights.materials.inputs.query_starts.view[sequence])
+    paged = np.where((column >= 0) & (token < case.paged_len(seq)), token, -1)
+    row = weights.cells.offsets - start
+    new = np.where((row >= 0) & (row < seq.query_len), np.maximum(seq.kv_len - seq.query_len + row, -1), -1)
+    return np.where(weights.cells.blocks == DENSE, new, paged)

@@ -116,7 +116,7 @@ returned = load()(
     alibi_slopes=inputs.alibi_slopes, sinks=inputs.sinks, k_scale=inputs.k_scale, v_scale=inputs.v_scale,
     out=inputs.out, return_lse=inputs.want_lse,
 )"""
-EXTEND = ATTENTION.format(lens="inputs.query_starts, inputs.kv_lens, max_query_len=inputs.max_query_len,")
+LENS = "inputs.query_starts, inputs.kv_lens, max_query_len=inputs.max_query_len,"
 WRITE = """\
 whole = inputs.v_cache.data_ptr() != inputs.k_cache.data_ptr()  # else V is a prefix of K
 load(os.path.join(os.path.dirname(KERNEL), "cache_write.py"), "paged_cache_write")(
@@ -132,8 +132,12 @@ OURS = {
         "paged_split_decode",
         ATTENTION.format(lens="inputs.kv_lens, num_splits=inputs.hints.num_splits or 4,"),
     ),
-    "ours.extend": ("extend.py", "paged_extend", EXTEND),
-    "ours.step": ("extend.py", "paged_extend", WRITE + EXTEND),
+    "ours.extend": (
+        "extend.py",
+        "paged_extend",
+        ATTENTION.format(lens=f"{LENS} k_new=inputs.k_new, v_new=inputs.v_new,"),
+    ),
+    "ours.step": ("extend.py", "paged_extend", WRITE + ATTENTION.format(lens=LENS)),
     "ours.gather": (
         "gather.py",
         "paged_gather",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from harness.case import Case, to_json
+from harness.case import Case, Seq, to_json
 from harness.commands import Verb, one_line_errors
 from harness.corpus import Entry
 from harness.files import write_atomically
@@ -73,11 +73,21 @@ def table_lines(case: Case) -> Iterator[str]:
     materials = materialise(case)
     tables = materials.inputs.block_tables.view
     yield f"block table {list(tables.shape)} of {case.table_dtype} (in use | padding)"
-    for row, (seq, table) in enumerate(zip(case.seqs, materials.geometry.tables, strict=True)):
+    for row, (seq, table) in enumerate(zip(case.batch, materials.geometry.tables, strict=True)):
         used = " ".join(str(block) for block in table) or "nothing"
         padding = " ".join(str(entry) for entry in tables[row, len(table) :])
-        yield f"  sequence {row}, kv_len {seq.kv_len:>4}: {used}{' | ' + padding if padding else ''}"
+        owner = f"{_whose(case, row)}, kv_len {seq.kv_len:>4}{_apart(case, seq)}"
+        yield f"  {owner}: {used}{' | ' + padding if padding else ''}"
     yield from _pool_lines(case, materials.geometry)
+
+
+def _whose(case: Case, row: int) -> str:
+    return f"sequence {row}" if row < len(case.seqs) else "padding row"
+
+
+def _apart(case: Case, seq: Seq) -> str:
+    """How many of the tokens are not in the cache, but come as dense rows."""
+    return f", {seq.kv_len - case.paged_len(seq)} of them dense" if case.new_kv == "dense" else ""
 
 
 def _pool_lines(case: Case, geometry: Geometry) -> Iterator[str]:
@@ -96,9 +106,9 @@ def _pool_lines(case: Case, geometry: Geometry) -> Iterator[str]:
 def _owners(case: Case, geometry: Geometry, block: int) -> str:
     """A letter per sequence that reads the block."""
     marks = ""
-    for row, (seq, table) in enumerate(zip(case.seqs, geometry.tables, strict=True)):
+    for row, (seq, table) in enumerate(zip(case.batch, geometry.tables, strict=True)):
         for place in (table == block).nonzero()[0].tolist():
-            full = (place + 1) * case.block_size <= seq.kv_len
+            full = (place + 1) * case.block_size <= case.paged_len(seq)
             letter = chr(ord("a") + row % 26)
             marks += letter.upper() if full else letter
     return marks or "."

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import Case, InvalidCase, States, Tile, replace, without_defaults
+from harness.case import WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
 from harness.profiles import BLOCK_SIZES, HEAD_DIMS, HEADS
 from harness.traits import TRAITS, resized, traits
 
@@ -15,7 +15,7 @@ Fails = Callable[[Case], bool]
 def size(case: Case) -> tuple[Any, ...]:
     """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
     tokens = sum(seq.kv_len + seq.query_len for seq in case.seqs) + case.tile.end + case.tile.start
-    tokens += case.slots.holes + case.slots.tail_padding
+    tokens += case.slots.holes + case.slots.tail_padding + case.padding_rows
     written = len(msgspec.json.encode(without_defaults(case)))
     features = sum(trait.has(case) for trait in FEATURES)
     plain = (len(traits(case)), written, case.data_seed, case.geometry_seed)
@@ -138,6 +138,16 @@ def _fewer_skipped(case: Case) -> Iterator[Case]:
         yield from _legal(case, slots=slots)
 
 
+def _fewer_padding_rows(case: Case) -> Iterator[Case]:
+    """One less; or what shows most faults of padding rows without a graph: a skipped token, a sequence without keys."""
+    if not case.padding_rows:
+        return
+    yield from _legal(case, padding_rows=case.padding_rows - 1)
+    if case.op in WRITING:
+        yield from _legal(case, padding_rows=0, slots=msgspec.structs.replace(case.slots, tail_padding=1))
+    yield from _legal(case, padding_rows=0, seqs=(Seq(kv_len=0),))
+
+
 def _fewer_states(case: Case) -> Iterator[Case]:
     """One state less, one empty one less, plain shares."""
     partition, empty = case.states.partition, case.states.empty
@@ -181,6 +191,7 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _fewer_queries,
     _smaller_tile,
     _fewer_skipped,
+    _fewer_padding_rows,
     _fewer_states,
     _plainer_sizes,
     _plainer_tags,

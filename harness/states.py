@@ -20,7 +20,7 @@ def partial_states(case: Case) -> tuple[Floats, Floats]:
 
     The state's share of the keys moves its lse; an empty state has lse -inf and poison for an output.
     """
-    tokens, heads, states = sum(seq.query_len for seq in case.seqs), case.num_q_heads, count(case)
+    tokens, heads, states = case.tokens, case.num_q_heads, count(case)
     state, token, head = np.ogrid[:states, :tokens, :heads]
     hashes = hashed(
         case.data_seed, values.V, state[..., None], token[..., None], head[..., None], np.arange(case.value_dim)

@@ -1,18 +1,21 @@
 """The Hypothesis strategies that draw a case from a profile: small, hostile, simplest first."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
-from harness.case import Case, Hints, InvalidCase, Op, Seq, Slots, States, Tile, replace
+from harness.case import NEW_TOKENS, WRITING, Case, Hints, InvalidCase, Op, Seq, Slots, States, Tile, replace
 from harness.profiles import (
     BUDGET_ELEMENTS,
     BUDGET_PROGRAMS,
+    BUDGET_SCORES,
     BUDGET_TOKENS,
     FEATURES,
     JOINT_LAYOUTS,
+    LONGEST_CHUNK,
     MAX_SEQS,
     Constants,
     Profile,
@@ -20,17 +23,22 @@ from harness.profiles import (
 from harness.subjects import features
 from harness.traits import resized
 
-Draw = Callable[[st.SearchStrategy[Any]], Any]
+#: Lengths of a chunk at the edges of tiles of queries.
+QUERY_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
+#: How many of them, the longest that a case has room for, are drawn more often: few cases have room.
+LONG_EDGES = 3
 
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 #: What a relative of a case may have anew; what belongs together is drawn together.
 PARTS = {
     "lengths": ("seqs", "num_q_heads", "num_kv_heads"),
     "layouts": ("layout", "v_layout", "q_layout"),
     "placement": ("placement", "geometry_seed", "table_dtype", "extra_columns", "spare_blocks", "max_len_slack"),
-    "padding": ("table_pad", "k_poison", "v_poison", "spare_poison"),
+    "padding": ("table_pad", "k_poison", "v_poison", "spare_poison", "row_poison"),
     "numbers": ("values", "data_seed", "scale"),
-    "features": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "amounts": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "padding rows": ("padding_rows",),
     "operation": ("slots", "tile", "states", "hints"),
 }
 
@@ -74,6 +82,7 @@ def constants_of(case: Case) -> Constants:
         block_size=case.block_size,
         dtype=case.dtype,
         kv_dtype=case.kv_dtype,
+        new_kv=case.new_kv,
         features=tuple(name for name in FEATURES if on.get(name)),
     )
 
@@ -83,7 +92,7 @@ def _case(draw: Draw, options: Profile) -> Case:
     heads = draw(st.sampled_from(_heads(options, constants)))
     head_dim, block_size = constants.head_dim, constants.block_size
     drawn = _features(draw, constants, block_size)
-    seqs = _seqs(draw, options, heads, head_dim, block_size)
+    seqs = _seqs(draw, options, heads, constants)
     return Case(
         op=options.op,
         seqs=seqs,
@@ -131,7 +140,7 @@ def _scales(draw: Draw, constants: Constants, drawn: dict[str, Any]) -> dict[str
 
 def _of_operation(draw: Draw, options: Profile, seqs: tuple[Seq, ...], block_size: int) -> dict[str, Any]:
     """What only some operations have."""
-    if options.op in ("cache_write", "step"):
+    if options.op in WRITING:
         return {"slots": _slots(draw, options.op, options.ragged)}
     if options.op == "gather":
         return {"tile": _tile(draw, max(seq.kv_len for seq in seqs), block_size)}
@@ -160,7 +169,8 @@ def _tile(draw: Draw, longest: int, block_size: int) -> Tile:
 
 
 def _states(draw: Draw, empties: bool) -> States:
-    partition = tuple(draw(st.lists(st.sampled_from((1, 2, 16, 100)), min_size=1, max_size=5)))
+    count = draw(st.integers(1, 5))
+    partition = tuple(draw(st.lists(st.sampled_from((1, 2, 16, 100)), min_size=count, max_size=count)))
     empty = draw(st.sets(st.integers(0, len(partition) - 1))) if empties else ()
     return States(partition=partition, empty=tuple(sorted(empty)))
 
@@ -178,6 +188,7 @@ def _placement(draw: Draw, options: Profile) -> dict[str, Any]:
         "k_poison": draw(st.sampled_from(options.poisons)),
         "v_poison": draw(st.sampled_from(options.poisons)),
         "spare_poison": draw(st.sampled_from(options.poisons)),
+        "row_poison": draw(st.sampled_from(options.poisons)),
     }
 
 
@@ -189,6 +200,7 @@ def _constants(draw: Draw, options: Profile) -> Constants:
         block_size=draw(st.sampled_from(options.block_sizes)),
         dtype=draw(st.sampled_from(options.dtypes)),
         kv_dtype=draw(st.sampled_from(options.kv_dtypes)),
+        new_kv=draw(st.sampled_from(options.new_kv)),
         features=tuple(name for name in options.features if draw(st.booleans())),
     )
 
@@ -196,7 +208,7 @@ def _constants(draw: Draw, options: Profile) -> Constants:
 def _features(draw: Draw, constants: Constants, block_size: int) -> dict[str, Any]:
     names = constants.features
     left = st.sampled_from(sorted({0, 1, 2, 15, 16, 17, 63, 64, 65, block_size - 1, block_size, block_size + 1}))
-    drawn: dict[str, Any] = {"v_is_k_prefix": "mla" in names, "head_dim_v": None}
+    drawn: dict[str, Any] = {"v_is_k_prefix": "mla" in names, "head_dim_v": None, "new_kv": constants.new_kv}
     if "mla" in names or "head_dim_v" in names:
         drawn["head_dim_v"] = _value_dim(draw, constants.head_dim, prefix="mla" in names)
     if "window" in names:
@@ -207,6 +219,8 @@ def _features(draw: Draw, constants: Constants, block_size: int) -> dict[str, An
         drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
     if "lse" in names:
         drawn["want_lse"] = True
+    if "padding_rows" in names:
+        drawn["padding_rows"] = draw(st.integers(1, 3))
     return drawn | {"alibi": "alibi" in names, "sinks": "sinks" in names, "causal": "non_causal" not in names}
 
 
@@ -215,39 +229,41 @@ def _value_dim(draw: Draw, head_dim: int, prefix: bool) -> int | None:
     return draw(st.sampled_from(dims)) if dims else None
 
 
-def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], head_dim: int, block_size: int) -> tuple[Seq, ...]:
-    token = 2 * heads[1] * head_dim
+def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], constants: Constants) -> tuple[Seq, ...]:
+    token, block_size = 2 * heads[1] * constants.head_dim, constants.block_size
     most = max(1, min(MAX_SEQS, BUDGET_PROGRAMS // heads[0]))
     count = draw(st.integers(1, most))
     cap = max(1, min(options.max_kv_len, BUDGET_ELEMENTS // token // count))
     if _only_new(options):
-        cap = max(1, min(cap, BUDGET_PROGRAMS * 4 // heads[0] // count))
+        cap = max(1, min(cap, math.isqrt(BUDGET_SCORES // heads[0] // count)))
     length = _length(options, block_size, cap)
     common = None if options.ragged else draw(length)
     seqs: list[Seq] = []
     for _ in range(count):
         kv_len = draw(length) if common is None else common
-        query_len = _query_len(draw, options, kv_len, BUDGET_PROGRAMS // heads[0] // count)
-        seqs.append(_seq(draw, options, kv_len, query_len, block_size, seqs))
+        query_len = _query_len(draw, options, kv_len, BUDGET_SCORES // heads[0] // count // max(kv_len, 1))
+        seqs.append(_seq(draw, options, constants, kv_len, query_len, seqs))
     return tuple(seqs)
 
 
 def _only_new(options: Profile) -> bool:
     """On the lowest rung of what takes new tokens, nothing is cached: a plain prefill."""
-    return options.op in ("extend", "step", "cache_write") and not options.ragged
+    return options.op in NEW_TOKENS and not options.ragged
 
 
 def _query_len(draw: Draw, options: Profile, kv_len: int, cap: int) -> int:
     """One token (decode), a few (verification), all of them (prefill), or anything between (a chunk)."""
-    if options.op not in ("extend", "step", "cache_write"):
+    if options.op not in NEW_TOKENS:
         return 1
     if _only_new(options):
         return kv_len
-    most = max(1, min(kv_len, cap, 64))
-    sizes = sorted({1, 2, min(most, 8), most, *(n for n in (15, 16, 17, 31, 33) if n <= most)})
+    most = max(1, min(kv_len, cap, LONGEST_CHUNK))
+    edges = [n for n in QUERY_EDGES if n <= most]
+    sizes = sorted({1, 2, min(most, 8), most, *edges})
     if options.empty_rows and options.op == "extend":
         sizes.append(0)
-    return draw(st.one_of(st.integers(1, most), st.sampled_from(sizes)))  # type: ignore[no-any-return]
+    longest = sizes if len(edges) < LONG_EDGES else edges[-LONG_EDGES:]
+    return draw(st.one_of(st.integers(1, most), st.sampled_from(sizes), st.sampled_from(longest)))  # type: ignore[no-any-return]
 
 
 def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[int]:
@@ -260,15 +276,15 @@ def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[in
     return st.one_of(st.integers(1, cap), st.sampled_from(drawn))
 
 
-def _seq(draw: Draw, options: Profile, kv_len: int, query_len: int, block_size: int, earlier: list[Seq]) -> Seq:
+def _seq(draw: Draw, options: Profile, constants: Constants, kv_len: int, query_len: int, earlier: list[Seq]) -> Seq:
     tag = draw(st.integers(0, 15))
     while any(seq.tag == tag for seq in earlier):
         tag += 1
     if not (options.shared_blocks and earlier and draw(st.booleans())):
         return Seq(query_len=query_len, kv_len=kv_len, tag=tag)
     owner = draw(st.sampled_from(earlier))
-    writes = options.op in ("cache_write", "step")
-    common = min(kv_len - query_len * writes, owner.kv_len - owner.query_len * writes)
-    shared = draw(st.integers(0, max(common, 0) // block_size))
+    apart = options.op in WRITING or constants.new_kv == "dense"
+    common = min(kv_len - query_len * apart, owner.kv_len - owner.query_len * apart)
+    shared = draw(st.integers(0, max(common, 0) // constants.block_size))
     alone = Seq(query_len=query_len, kv_len=kv_len, tag=tag)
     return msgspec.structs.replace(alone, shares_prefix_with=owner.tag, shared_blocks=shared) if shared else alone

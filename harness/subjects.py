@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import Case, Record
+from harness.case import NEW_KV, Case, Record
 from harness.folders import load_file
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -36,6 +36,7 @@ class Declaration(Record, frozen=True):
     padding_rows: bool = False
     splits: bool = False
     kv_dtypes: tuple[str, ...] = ("same",)
+    new_kv: tuple[str, ...] = ("in_cache",)
     # geometry
     dtypes: tuple[str, ...] | None = None
     head_dims: tuple[int, ...] | None = None
@@ -93,9 +94,14 @@ def declare(**declared: Any) -> Declaration:
         known = ", ".join(Declaration.__struct_fields__)
         raise WrongUse(f"@subject has no declaration {unknown[0]!r}; there are: {known}")
     try:
-        return msgspec.convert(declared, Declaration, strict=True)
+        declaration = msgspec.convert(declared, Declaration, strict=True)
     except msgspec.ValidationError as error:
         raise WrongUse(f"@subject: {error}") from None
+    possible = NEW_KV if declaration.op == "extend" else NEW_KV[:1]
+    if not declaration.new_kv or not set(declaration.new_kv) <= set(possible):
+        expected = f"some of {', '.join(possible)} for op {declaration.op!r}"
+        raise WrongUse(f"@subject: new_kv is {declaration.new_kv}, but should be {expected}")
+    return declaration
 
 
 #: Our own subjects: name to (module of the harness, function). Loaded when asked for.
@@ -157,10 +163,6 @@ def declines(declared: Declaration, case: Case) -> str | None:
 
 
 def _not_built(case: Case) -> str | None:
-    if case.new_kv != "in_cache":
-        return f"new_kv {case.new_kv!r} is not built yet"
-    if case.padding_rows:
-        return "padding_rows are not built yet: a sequence of kv_len 0 is one"
     if case.kv_dtype not in ("same", "e4m3", "e5m2"):
         return f"a {case.kv_dtype} cache under {case.dtype} queries is not built yet"
     return None
@@ -178,8 +180,15 @@ def features(case: Case) -> dict[str, bool]:
         "non_causal": not case.causal,
         "head_dim_v": case.value_dim != case.head_dim and not case.v_is_k_prefix,
         "mla": case.v_is_k_prefix,
+        "padding_rows": case.padding_rows > 0,
         "splits": case.hints.num_splits > 1,
     }
+
+
+def _poisons(case: Case) -> set[str]:
+    """What the case keeps where nobody may read."""
+    rows = {case.row_poison} if case.padding_rows or case.new_kv == "dense" else set()
+    return {case.k_poison, case.v_poison, case.spare_poison} | rows
 
 
 def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
@@ -192,6 +201,7 @@ def _undeclared_feature(declared: Declaration, case: Case) -> str | None:
 def _outside_geometry(declared: Declaration, case: Case) -> str | None:
     drawn = {
         "kv_dtypes": (case.kv_dtype,),
+        "new_kv": (case.new_kv,),
         "dtypes": (case.dtype,),
         "head_dims": (case.head_dim,),
         "block_sizes": (case.block_size,),
@@ -219,7 +229,7 @@ def _outside_limits(declared: Declaration, case: Case) -> str | None:
         return "declares scales=False"
     if declared.max_kv_len is not None and max(seq.kv_len for seq in case.seqs) > declared.max_kv_len:
         return f"declares max_kv_len={declared.max_kv_len}"
-    if declared.finite_dead_slots and not {case.k_poison, case.v_poison, case.spare_poison} <= {"huge", "zero"}:
+    if declared.finite_dead_slots and not _poisons(case) <= {"huge", "zero"}:
         return "needs finite_dead_slots"
     if declared.padded_table and case.table_pad not in ("zero", "other"):
         return "needs padded_table"

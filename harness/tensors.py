@@ -17,6 +17,9 @@ FENCE = 64
 #: From this many bytes on, storage is reserved and never filled.
 SPARSE_BYTES = 2**28
 
+#: Elements that are hashed at a time, so that the hashes stay in the processor's cache.
+STRETCH = 2**15
+
 OUT_OF_REACH, DEAD, LIVE = 0, 1, 2
 
 
@@ -107,5 +110,8 @@ def poison(kind: str, dtype: str) -> Any:
 
 def random_poison(seed: int, places: Array, dtype: str) -> Array:
     """Random bit patterns, keyed by physical place."""
-    bits = hashed(seed, POISON, places)
-    return bits.astype(f"u{DTYPES[dtype].itemsize}").view(DTYPES[dtype])
+    found = np.empty(places.shape, f"u{DTYPES[dtype].itemsize}")
+    flat, places = found.reshape(-1), places.reshape(-1)
+    for start in range(0, len(flat), STRETCH):
+        flat[start : start + STRETCH] = hashed(seed, POISON, places[start : start + STRETCH])
+    return found.view(DTYPES[dtype])

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import Case, Seq, States, Tile, replace
+from harness.case import NEW_TOKENS, Case, Seq, States, Tile, replace
 
 RUNGS = {
     1: "tutorial shapes",
@@ -60,7 +60,7 @@ def _some_new_token(case: Case) -> Case:
 
 
 def _cached(case: Case) -> bool:
-    return case.op in ("extend", "step", "cache_write") and any(0 < s.query_len < s.kv_len for s in case.seqs)
+    return case.op in NEW_TOKENS and any(0 < s.query_len < s.kv_len for s in case.seqs)
 
 
 def _only_new(case: Case) -> Case:
@@ -78,7 +78,7 @@ def _ragged(case: Case) -> bool:
 
 
 def _partial(case: Case) -> bool:
-    return any(seq.kv_len % case.block_size for seq in case.seqs)
+    return any(case.paged_len(seq) % case.block_size for seq in case.seqs)
 
 
 def _spare(case: Case) -> bool:
@@ -94,7 +94,11 @@ def _longest(case: Case, seq: Seq) -> int:  # noqa: ARG001  (one of several ways
 
 
 def _whole_blocks(case: Case, seq: Seq) -> int:
-    return case.blocks_of(seq) * case.block_size
+    return seq.kv_len - case.paged_len(seq) + case.blocks_of(seq) * case.block_size
+
+
+def _one_block(case: Case, seq: Seq) -> int:
+    return seq.kv_len - max(case.paged_len(seq) - case.block_size, 0)
 
 
 def _slots(case: Case, **changes: Any) -> Case:
@@ -137,7 +141,7 @@ TRAITS = (
         "several blocks",
         1,
         lambda c: any(c.blocks_of(seq) > 1 for seq in c.seqs),
-        _lengths(lambda case, seq: min(seq.kv_len, case.block_size)),
+        _lengths(_one_block),
     ),
     Trait("scale given", 1, lambda c: c.scale is not None, _reset("scale"), "scales=False"),
     Trait("empty row", 2, _empty, _lengths(lambda case, seq: seq.kv_len or case.block_size), "empty_rows=False"),
@@ -222,6 +226,8 @@ TRAITS = (
     Trait("lse", 6, lambda c: c.want_lse and c.op != "merge", _reset("want_lse"), "lse=False"),
     Trait("given out", 6, lambda c: c.out_layout != "allocated", _reset("out_layout"), "out=False"),
     Trait("FP8 cache", 6, lambda c: c.kv_dtype in ("e4m3", "e5m2"), _without_fp8, 'kv_dtypes=("same",)'),
+    Trait("dense new K and V", 6, lambda c: c.new_kv == "dense", _reset("new_kv"), 'new_kv=("in_cache",)'),
+    Trait("padding rows", 6, lambda c: c.padding_rows > 0, _reset("padding_rows", "row_poison"), "padding_rows=False"),
     Trait("scales per head", 6, lambda c: c.scale_granularity == "head", _reset("scale_granularity")),
     Trait(
         "head_dim_v unlike head_dim",

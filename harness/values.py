@@ -29,15 +29,21 @@ Q, K, V, SLOPES, SINKS, POISON, ORDER, HOT = range(8)
 #: Bits of a token's index that `two_level` spells out.
 INDEX_BITS = 16
 
-_TABLE = np.array(QUANTILES, dtype=np.int64)
+# Where each stretch between two quantiles begins and how far it reaches: first those above 0, then those below.
+_STARTS = np.array([sign * start for sign in (1, -1) for start in QUANTILES[:-1]]) / 4096
+_REACHES = np.array([sign * reach for sign in (1, -1) for reach in np.diff(QUANTILES).tolist()]) / 4096
+_GAMMA, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def mix(x: Hashes) -> Hashes:
     """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = x + _GAMMA
+    x ^= x >> np.uint64(30)
+    x *= _FIRST
+    x ^= x >> np.uint64(27)
+    x *= _SECOND
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def hashed(seed: int, tensor: int, *coordinates: object) -> Hashes:
@@ -51,11 +57,10 @@ def hashed(seed: int, tensor: int, *coordinates: object) -> Hashes:
 
 def normal(hashes: Hashes) -> Floats:
     """Standard normal values, cut at 3.1; exact arithmetic, so exactly the same everywhere."""
-    index = ((hashes >> np.uint64(8)) & np.uint64(0xFF)).astype(np.int64)
-    fraction = ((hashes >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64)
-    magnitude = _TABLE[index] * (65536 - fraction) + _TABLE[index + 1] * fraction
-    sign = 1 - 2 * (hashes & np.uint64(1)).astype(np.int64)
-    return np.asarray(sign * magnitude / float(65536 * 4096))
+    bits = hashes.view(np.int64)
+    stretch = (bits >> 8 & 0xFF) + (bits & 1) * 256
+    fraction = (bits >> 16 & 0xFFFF) / 65536
+    return np.asarray(_STARTS[stretch] + _REACHES[stretch] * fraction)
 
 
 def cast(values: Floats, dtype: str) -> NDArray[Any]:

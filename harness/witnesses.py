@@ -61,9 +61,9 @@ def _unfit(case: Case) -> str:
     """What it cannot be shown, whatever the tensors are."""
     if case.placement == "far":
         return "far blocks are read elsewhere"
-    if case.op == "step":
+    if case.op == "step" or case.new_kv == "dense":
         return "the new tokens are not in the cache before the call"
-    return "a sequence has not just one query" if any(seq.query_len != 1 for seq in case.seqs) else ""
+    return "a sequence has not just one query" if any(seq.query_len != 1 for seq in case.batch) else ""
 
 
 def _on_gpu(materials: Materials) -> Any:
@@ -80,8 +80,8 @@ def _flash_attn_declines(materials: Materials) -> str | None:
         head_dim=case.head_dim,
         head_dim_v=case.value_dim,
         block_size=case.block_size,
-        shortest=min(seq.kv_len for seq in case.seqs),
-        query_len=max(seq.query_len for seq in case.seqs),
+        shortest=min(seq.kv_len for seq in case.batch),
+        query_len=max(seq.query_len for seq in case.batch),
         softcap=case.softcap,
         alibi_slopes=inputs.alibi_slopes,
         sinks=inputs.sinks,

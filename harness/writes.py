@@ -11,8 +11,6 @@ from harness.geometry import Geometry
 from harness.tensors import Array
 from harness.values import Floats
 
-#: Operations that write the cache.
-WRITING = ("cache_write", "step")
 CACHES = ("k_cache", "v_cache")
 
 
@@ -36,14 +34,9 @@ class NewTokens:
     stored: Stored
 
 
-def cached_len(case: Case, seq: Seq) -> int:
-    """Tokens that are in the cache before the call."""
-    return max(seq.kv_len - seq.query_len, 0) if case.op in WRITING else seq.kv_len
-
-
 def new_tokens(case: Case, geometry: Geometry) -> NewTokens:
-    """The new tokens of every sequence, some of them holes, then the padding of the batch."""
-    parts = [_of(case, seq, table) for seq, table in zip(case.seqs, geometry.tables, strict=True)]
+    """The new tokens of every sequence, some of them holes, then the padding rows and the padding of the batch."""
+    parts = [_of(case, seq, table) for seq, table in zip(case.seqs, geometry.tables, strict=False)]
     k, v, slots = (np.concatenate([part[i] for part in parts]) for i in range(3))
     slots = _with_holes(case, slots)
     order = _order(case, len(slots))
@@ -53,14 +46,25 @@ def new_tokens(case: Case, geometry: Geometry) -> NewTokens:
     return _padded(case, k, v, slots, _stored(case, k[~skipped], v[~skipped], slots[~skipped]))
 
 
+def dense_tokens(case: Case) -> tuple[Floats, Floats]:
+    """K and V of the new tokens of the whole batch, packed as q is; NaN in a row that has no position."""
+    parts = [_rows(case, seq) for seq in case.batch]
+    return np.concatenate([k for k, _ in parts]), np.concatenate([v for _, v in parts])
+
+
+def _rows(case: Case, seq: Seq) -> tuple[Floats, Floats]:
+    """K and V of one sequence's new tokens, NaN before its first position."""
+    first = max(seq.kv_len - seq.query_len, 0)
+    lead = seq.query_len - (seq.kv_len - first)
+    return _lead(values.keys(case, seq)[first:], lead), _lead(values.values(case, seq)[first:], lead)
+
+
 def _of(case: Case, seq: Seq, table: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """K, V and slot of one sequence's new tokens; those before the first position are padding rows."""
+    """K, V and slot of one sequence's new tokens; those before the first position are skipped."""
     positions = np.arange(seq.kv_len - seq.query_len, seq.kv_len)
     real = positions[positions >= 0]
-    lead = len(positions) - len(real)
-    k, v = values.keys(case, seq)[real], values.values(case, seq)[real]
     slots = table[real // case.block_size] * case.block_size + real % case.block_size
-    return _lead(k, lead), _lead(v, lead), np.concatenate([np.full(lead, -1), slots])
+    return *_rows(case, seq), np.concatenate([np.full(len(positions) - len(real), -1), slots])
 
 
 def _lead(data: Floats, rows: int) -> Floats:
@@ -93,7 +97,7 @@ def _stored(case: Case, k: Floats, v: Floats, slots: NDArray[np.int64]) -> Store
 
 
 def _padded(case: Case, k: Floats, v: Floats, slots: NDArray[np.int64], stored: Stored) -> NewTokens:
-    tail = case.slots.tail_padding
+    tail = case.padding_rows + case.slots.tail_padding
     k, v = (np.concatenate([x, np.full((tail, *x.shape[1:]), np.nan)]) for x in (k, v))
     return NewTokens(k, v, np.concatenate([slots, np.full(tail, -1)]), stored)
 

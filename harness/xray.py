@@ -5,11 +5,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness import factors
-from harness.case import Case
+from harness.bounds import exceeds
+from harness.case import Case, replace
+from harness.inputs import materialise
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
 from harness.rows import Row, listed
 
+#: What is not live, and what it means that it must be finite.
+POISONED = {
+    "k_poison": "K of slots behind the last token is finite: it is read, and its scores are not masked well enough",
+    "v_poison": "V of slots behind the last token is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
+    "spare_poison": "blocks that no sequence owns hold finite numbers: one of them is read",
+    "row_poison": "rows that are nobody's, such as a graph's padding, hold finite numbers: they are computed with",
+}
 #: The rest of what a row is accused of adds little.
 MOST_SENTENCES = 4
 
@@ -77,7 +86,7 @@ def _mixed_dims(case: Case, look: Look) -> str:
 
 def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
     """No weight is wrong, or none can be told."""
-    if case.op != "merge" and len(where) >= 2 and case.seqs[min(where[0], len(case.seqs) - 1)].kv_len == 0:
+    if case.op != "merge" and len(where) >= 2 and case.batch[where[0]].kv_len == 0:
         return (f"sequence {where[0]} has no key: its weights sum to 0, and 0 is divided by that sum",)
     if case.op == "merge" and len(set(case.states.empty)) == len(case.states.partition):
         return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
@@ -88,10 +97,16 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
         return ("the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read",)
     if len(where) == 3:
         return ("every weight is right: the output is, and only its lse is wrong",)
-    return (
-        "every weight is right while slots that nobody may read hold finite numbers: such a slot is read and "
-        "multiplied by a weight of 0, and 0 times NaN is NaN",
-    )
+    return tuple(
+        f"every weight is right while {words}" for name, words in POISONED.items() if _spoils(case, name, look)
+    ) or ("every weight is right where V is 0 or 1: what is wrong depends on the values of V",)
+
+
+def _spoils(case: Case, name: str, look: Look) -> bool:
+    """Whether the poison of one kind, all others taken out, is enough to make the output wrong."""
+    alone = replace(plain(case), **{name: getattr(case, name)})
+    seen = look(materialise(alone)) if getattr(case, name) != "zero" else None
+    return seen is not None and bool(exceeds(*seen).any())
 
 
 # --- one row -----------------------------------------------------------------------------------------------------

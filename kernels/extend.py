@@ -53,10 +53,47 @@ def softmax_step(scores, v, m, l, acc):
     return m_new, l, acc
 
 
+@triton.jit
+def attend_tile(
+    q, k, v, position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc
+):  # fmt: skip
+    """Add the keys of one tile, each to the rows that see it."""
+    distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
+    visible = (key < end_key)[None, :]
+    if window_left is not None:
+        visible = visible & (distance <= window_left)
+    if window_right is not None:
+        visible = visible & (distance >= -window_right)
+    scores = attention_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
+    scores = tl.where(visible, scores, -float("inf"))
+    return softmax_step(scores, v, m, l, acc)
+
+
+@triton.jit
+def load_dense_tile(
+    x_ptr,             # [tokens, head_dim]: one head of dense K or V
+    start,             # the tile's first row
+    end,               # row at which the sequence ends: nothing at or beyond it is read
+    head_dim,
+    # Strides, in elements
+    stride_token, stride_dim,
+    # Tiles: any number of tokens, and one head, each a power of two
+    TILE_KV: tl.constexpr,
+    TILE_D: tl.constexpr,
+):  # fmt: skip
+    """Rows start to start + TILE_KV, [TILE_KV, TILE_D]; 0 where a row is at or beyond `end`, or past the head."""
+    row = start + tl.arange(0, TILE_KV).to(tl.int64)  # [TILE_KV]
+    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
+    # [TILE_KV, TILE_D]
+    offset = row[:, None] * stride_token + dim[None, :] * stride_dim
+    return tl.load(x_ptr + offset, mask=(row < end)[:, None] & (dim < head_dim)[None, :], other=0.0)
+
+
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
 UNSPECIALISED = (
     "window_left", "window_right", "block_size", "head_dim", "head_dim_v", "group",
     "stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head",
+    "stride_k_new_token", "stride_k_new_head", "stride_v_new_token", "stride_v_new_head",
     "stride_table_seq", "stride_table_column", "stride_starts_seq", "stride_lens_seq",
     "stride_slopes_head", "stride_sinks_head", "stride_k_scale_head", "stride_v_scale_head",
 )  # fmt: skip
@@ -71,6 +108,8 @@ def paged_extend_kernel(
     q_ptr,             # [tokens, num_q_heads, head_dim]: the new tokens of all sequences, one after the other
     k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
     v_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim_v]; may lie in k_cache
+    k_new_ptr,         # [tokens, num_kv_heads, head_dim]; None: the new tokens are in the cache
+    v_new_ptr,         # [tokens, num_kv_heads, head_dim_v]; None: the new tokens are in the cache
     block_tables_ptr,  # [num_seqs, columns]
     query_starts_ptr,  # [num_seqs + 1]
     kv_lens_ptr,       # [num_seqs]
@@ -92,6 +131,8 @@ def paged_extend_kernel(
     stride_q_token, stride_q_head, stride_q_dim,
     stride_k_block, stride_k_slot, stride_k_head, stride_k_dim,
     stride_v_block, stride_v_slot, stride_v_head, stride_v_dim,
+    stride_k_new_token, stride_k_new_head, stride_k_new_dim,
+    stride_v_new_token, stride_v_new_head, stride_v_new_dim,
     stride_table_seq, stride_table_column,
     stride_starts_seq, stride_lens_seq, stride_slopes_head, stride_sinks_head,
     stride_k_scale_head, stride_v_scale_head,
@@ -134,9 +175,15 @@ def paged_extend_kernel(
     if window_right is not None:
         end_key = tl.minimum(cached_len + last_row + window_right + 1, kv_len)
 
-    # An FP8 cache stores K / k_scale, and what is common to all keys of a head is multiplied in once.
+    # Keys before end_paged are in the cache, the others, if any, in rows of their own.
+    end_paged = end_key
+    if k_new_ptr is not None:
+        end_paged = tl.minimum(cached_len, end_key)
+
+    # An FP8 cache stores K / k_scale, and what is common to all its keys of a head is multiplied in once.
+    paged_scale = scale
     if k_scale_ptr is not None:
-        scale *= tl.load(k_scale_ptr + kv_head * stride_k_scale_head)
+        paged_scale = scale * tl.load(k_scale_ptr + kv_head * stride_k_scale_head)
 
     slope = None
     if alibi_slopes_ptr is not None:
@@ -151,36 +198,51 @@ def paged_extend_kernel(
     acc = tl.zeros([TILE_Q, TILE_DV], tl.float32)
 
     table_ptr = block_tables_ptr + seq * stride_table_seq
-    for start in range(first_key, end_key, TILE_KV):
+    for start in range(first_key, end_paged, TILE_KV):
         # [TILE_KV, TILE_D]
         k = load_paged_tile(
-            k_cache_ptr + kv_head * stride_k_head, table_ptr, start, end_key, block_size, head_dim,
+            k_cache_ptr + kv_head * stride_k_head, table_ptr, start, end_paged, block_size, head_dim,
             stride_k_block, stride_k_slot, stride_k_dim, stride_table_column, TILE_KV, TILE_D,
         ).to(tl.float32)  # fmt: skip
 
-        # [TILE_KV, TILE_DV]; 0 beyond end_key like K, because a weight of 0 times a stale NaN is NaN
+        # [TILE_KV, TILE_DV]; 0 beyond end_paged like K, because a weight of 0 times a stale NaN is NaN
         v = load_paged_tile(
-            v_cache_ptr + kv_head * stride_v_head, table_ptr, start, end_key, block_size, head_dim_v,
+            v_cache_ptr + kv_head * stride_v_head, table_ptr, start, end_paged, block_size, head_dim_v,
             stride_v_block, stride_v_slot, stride_v_dim, stride_table_column, TILE_KV, TILE_DV,
         ).to(tl.float32)  # fmt: skip
 
         key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
-        distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
-        visible = (key < end_key)[None, :]
-        if window_left is not None:
-            visible = visible & (distance <= window_left)
-        if window_right is not None:
-            visible = visible & (distance >= -window_right)
+        m, l, acc = attend_tile(
+            q, k, v, position, key, end_paged, window_left, window_right, paged_scale, softcap, slope, m, l, acc
+        )
 
-        scores = attention_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
-        scores = tl.where(visible, scores, -float("inf"))
-        m, l, acc = softmax_step(scores, v, m, l, acc)
+    # What was summed so far is V / v_scale; the new tokens are not scaled.
+    if v_scale_ptr is not None:
+        acc *= tl.load(v_scale_ptr + kv_head * stride_v_scale_head)
+
+    if k_new_ptr is not None:
+        to_row = query_start - cached_len  # the first new token is the key at cached_len, and lies in row query_start
+        for start in range(tl.maximum(first_key, cached_len), end_key, TILE_KV):
+            # [TILE_KV, TILE_D]
+            k = load_dense_tile(
+                k_new_ptr + kv_head * stride_k_new_head, start + to_row, end_key + to_row, head_dim,
+                stride_k_new_token, stride_k_new_dim, TILE_KV, TILE_D,
+            ).to(tl.float32)  # fmt: skip
+
+            # [TILE_KV, TILE_DV]
+            v = load_dense_tile(
+                v_new_ptr + kv_head * stride_v_new_head, start + to_row, end_key + to_row, head_dim_v,
+                stride_v_new_token, stride_v_new_dim, TILE_KV, TILE_DV,
+            ).to(tl.float32)  # fmt: skip
+
+            key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
+            m, l, acc = attend_tile(
+                q, k, v, position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc
+            )
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
     l = tl.where(l == 0.0, 1.0, l)
     out = acc / l[:, None]  # [TILE_Q, TILE_DV]
-    if v_scale_ptr is not None:
-        out *= tl.load(v_scale_ptr + kv_head * stride_v_scale_head)
 
     # [TILE_Q, TILE_DV]
     out_offset = token[:, None] * stride_out_token + head * stride_out_head + dim_v[None, :] * stride_out_dim
@@ -201,6 +263,8 @@ def paged_extend(
     query_starts,
     kv_lens,
     *,
+    k_new=None,
+    v_new=None,
     scale=None,
     causal=True,
     window=(-1, -1),
@@ -217,8 +281,10 @@ def paged_extend(
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
 
-    The new tokens are in the cache already and counted in kv_lens. A key that nobody in a tile of queries sees is not
-    read. Without `max_query_len`, which may be larger than needed, query_starts are read: a GPU has to be waited for.
+    The new tokens are counted in kv_lens. They are in the cache already, or come as k_new and v_new [tokens,
+    num_kv_heads, dim], packed as q is, in q's type and not scaled; then cache and block_tables hold only the tokens
+    before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
+    than needed, query_starts are read: a GPU has to be waited for.
     v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
     k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
     """
@@ -226,7 +292,9 @@ def paged_extend(
     check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
     check_dtype("query_starts", query_starts, INDEX_DTYPES)
     check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out)
-    check_devices(q, k_cache, v_cache, block_tables, query_starts, kv_lens, alibi_slopes, sinks, k_scale, v_scale, out)
+    check_new(q, v_cache, k_new, v_new)
+    check_devices(q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens)
+    check_devices(q, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
     tile_d, tile_dv = padded(q.shape[2]), padded(v_cache.shape[3])
     tile_kv = keys_per_tile(tile_d) if tile_kv is None else tile_kv
@@ -244,6 +312,8 @@ def paged_extend(
         q_ptr=q,
         k_cache_ptr=k_cache,
         v_cache_ptr=v_cache,
+        k_new_ptr=k_new,
+        v_new_ptr=v_new,
         block_tables_ptr=block_tables,
         query_starts_ptr=query_starts,
         kv_lens_ptr=kv_lens,
@@ -263,6 +333,8 @@ def paged_extend(
         **strides("q", q, "token head dim"),
         **strides("k", k_cache, "block slot head dim"),
         **strides("v", v_cache, "block slot head dim"),
+        **strides("k_new", k_new, "token head dim"),
+        **strides("v_new", v_new, "token head dim"),
         **strides("table", block_tables, "seq column"),
         **strides("starts", query_starts, "seq"),
         **strides("lens", kv_lens, "seq"),
@@ -324,6 +396,18 @@ def check_heads(num_q_heads, k_cache, v_cache):
         raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
 
 
+def check_new(q, v_cache, k_new, v_new):
+    if (k_new is None) != (v_new is None):
+        there, absent = ("v_new", "k_new") if k_new is None else ("k_new", "v_new")
+        raise ValueError(f"{absent} is None, but expected a tensor as {there} is one")
+    if k_new is not None:
+        tokens, num_kv_heads = len(q), v_cache.shape[2]
+        check_shape("k_new", k_new, (tokens, num_kv_heads, q.shape[2]), "to have q's tokens and k_cache's heads")
+        check_shape("v_new", v_new, (tokens, num_kv_heads, v_cache.shape[3]), "to have q's tokens and v_cache's heads")
+        check_dtype("k_new", k_new, (q.dtype,))
+        check_dtype("v_new", v_new, (q.dtype,))
+
+
 def check_tiles(tile_q, tile_kv):
     for name, tile in (("tile_q", tile_q), ("tile_kv", tile_kv)):
         if tile < SMALLEST_TILE or tile & (tile - 1):
@@ -337,8 +421,17 @@ def validate(inputs):
     """Refuse starts, lengths and block ids that point outside; reads the values, so a GPU has to be waited for."""
     num_blocks, block_size = inputs.k_cache.shape[:2]
     check_query_starts(inputs.query_starts, len(inputs.q), inputs.max_query_len)
-    check_lens(inputs.kv_lens, inputs.block_tables.shape[1] * block_size)
-    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks)
+    lens = paged_lens(inputs.kv_lens, inputs.query_starts, inputs.k_new)
+    check_lens(lens, inputs.block_tables.shape[1] * block_size)
+    check_block_ids(inputs.block_tables, lens, block_size, num_blocks)
+
+
+def paged_lens(kv_lens, query_starts, k_new):
+    """How many tokens of each sequence are in the cache; a negative kv_len stays one."""
+    if k_new is None:
+        return kv_lens
+    new = query_starts.diff()
+    return torch.where(kv_lens > new, kv_lens - new, kv_lens.clamp(max=0))
 
 
 def check_query_starts(query_starts, tokens, max_query_len):

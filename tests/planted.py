@@ -227,6 +227,19 @@ PLANTED = (
         dtypes=("float16",),
     ),
     Planted(
+        name="one-scale-for-all-rows",
+        file=DECODE,
+        old=BEFORE_LAUNCH,
+        new=BEFORE_LAUNCH
+        + """\
+    largest = torch.exp2(torch.floor(torch.log2(q.abs().max().float()))).item()
+    q, scale = q / largest, largest * (1.0 / math.sqrt(head_dim) if scale is None else scale)
+""",
+        story="q is scaled by its largest element, a graph's padding rows included, so that their NaN is everybody's",
+        expects="wrong output",
+        minimal=PLAIN | {"padding_rows": 1},
+    ),
+    Planted(
         name="raises",
         file=DECODE,
         old=BEFORE_LAUNCH,

@@ -2,7 +2,7 @@
 
 from planted import PLAIN, Planted, without
 
-from harness.case import Seq, Slots, States
+from harness.case import Seq, States
 
 WRITE = "slot = tl.load(slot_mapping_ptr + token * stride_mapping_token).to(tl.int64)"
 
@@ -116,7 +116,7 @@ PLANTED_OPERATIONS = (
         story="a padding row is written to slot 0, where somebody's token is",
         expects="wrong write",
         subject="step",
-        minimal=PLAIN | {"slots": Slots(tail_padding=1)},
+        minimal=PLAIN,  # a skipped token shows it, or a row without keys
     ),
     Planted(
         name="query-offset-of-the-sequence-before",
@@ -140,5 +140,45 @@ PLANTED_OPERATIONS = (
         expects="wrong output",
         subject="extend",
         minimal=without("window") | {"window": (0, -1)},
+    ),
+    Planted(
+        name="new-rows-by-position",
+        file="extend.py",
+        old="        to_row = query_start - cached_len  # the first new",
+        new="        to_row = query_start  # the first new",
+        story="a dense new token is looked for at its position, as if nothing were cached before it",
+        expects="wrong output",
+        subject="extend",
+        minimal=PLAIN | {"new_kv": "dense", "seqs": (Seq(kv_len=2),)},
+    ),
+    Planted(
+        name="prefix-read-over",
+        file="extend.py",
+        old="        end_paged = tl.minimum(cached_len, end_key)\n",
+        new="        end_paged = tl.minimum(tl.cdiv(cached_len, TILE_KV) * TILE_KV, end_key)\n",
+        story="the last tile of the prefix is read to its end, into slots whose tokens come as dense rows",
+        expects="wrong output",
+        subject="extend",
+        minimal=PLAIN | {"new_kv": "dense", "seqs": (Seq(kv_len=2),)},
+    ),
+    Planted(
+        name="k-strides-for-new-v",
+        file="extend.py",
+        old='**strides("v_new", v_new, "token head dim")',
+        new='**strides("v_new", k_new, "token head dim")',
+        story="dense V is read with the strides of dense K, which is right until the two are laid out differently",
+        expects="wrong output",
+        subject="extend",
+        minimal=without("layout", "v_layout", "num_q_heads", "num_kv_heads") | {"new_kv": "dense"},
+    ),
+    Planted(
+        name="new-k-scaled",
+        file="extend.py",
+        old="position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc\n            )",
+        new="position, key, end_key, window_left, window_right, paged_scale, softcap, slope, m, l, acc\n            )",
+        story="the scale of an FP8 cache is applied to dense K as well, which was never divided by it",
+        expects="wrong output",
+        subject="extend",
+        minimal=PLAIN | {"new_kv": "dense", "scale_granularity": "tensor"},
     ),
 )

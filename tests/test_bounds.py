@@ -228,3 +228,12 @@ def test_an_arithmetic_describes_itself():
     assert "tf32 dots on matrix units" in Arithmetic.widest("float32").describe()
     assert "no splits" in Arithmetic().describe()
     assert "bfloat16" in Arithmetic(p_dtype="bfloat16").describe()
+
+
+def test_a_seam_between_tiles_allows_for_one_more_rescaling_and_for_no_more():
+    q, k, v = arrays(kv_len=40)
+    whole, cut, finer = (bound_of(q, k, v, Arithmetic(tile_kv=16, seams=seams)).out for seams in (0, 1, 2))
+    assert (whole < cut).all()
+    assert np.allclose(finer - cut, cut - whole, rtol=0.1)
+    one = arrays(query_len=1, kv_len=1)
+    assert np.array_equal(bound_of(*one, Arithmetic(seams=1)).out, bound_of(*one, Arithmetic()).out)

@@ -54,6 +54,11 @@ def test_a_default_that_was_set_again_is_left_out():
         ('{"seqs": [{"query_len": 2}]}', "query_len other than 1"),
         ('{"v_scale": 2.0}', "a cache of float32 has k_scale 1.0, v_scale 2.0 per tensor, but only FP8 is scaled"),
         ('{"scale_granularity": "head"}', "per head, but only FP8 is scaled"),
+        ('{"op": "extend", "new_kv": "append"}', "op 'step' is the appended form"),
+        ('{"op": "extend", "new_kv": "densely"}', "new_kv is 'densely', but should be 'in_cache' or 'dense'"),
+        ('{"new_kv": "dense"}', "new_kv is 'dense', but op is 'decode': only 'extend' takes dense new tokens"),
+        ('{"op": "gather", "padding_rows": 2}', "padding_rows is 2, but op is 'gather'"),
+        ('{"padding_rows": -1}', "padding_rows is -1, but should not be negative"),
         ("\xff", "x.json"),
     ],
 )
@@ -63,6 +68,28 @@ def test_bad_json_is_refused_with_value_and_place(text, told):
     assert told in str(refused.value)
     assert str(refused.value).startswith("x.json: ")
     assert "\n" not in str(refused.value)
+
+
+def test_a_dense_new_token_has_no_slot_and_no_block():
+    seq = Seq(query_len=3, kv_len=18)
+    case = Case(op="extend", seqs=(seq,))
+    assert [case.cached_len(seq), case.paged_len(seq), case.blocks_of(seq)] == [18, 18, 2]
+    dense = replace(case, new_kv="dense")
+    assert [dense.cached_len(seq), dense.paged_len(seq), dense.blocks_of(seq)] == [15, 15, 1]
+
+
+def test_padding_rows_follow_the_sequences_with_a_query_and_no_key():
+    case = replace(RICH, padding_rows=2)
+    assert case.batch[:2] == RICH.seqs
+    assert [(seq.query_len, seq.kv_len) for seq in case.batch[2:]] == [(1, 0), (1, 0)]
+    assert case.tokens == 4
+
+
+def test_only_blocks_of_the_prefix_are_shared_where_new_tokens_are_dense():
+    seqs = (Seq(query_len=4, kv_len=20), Seq(query_len=5, kv_len=20, tag=1, shares_prefix_with=0, shared_blocks=1))
+    assert complaints(Case(op="extend", seqs=seqs)) == []
+    with pytest.raises(InvalidCase, match="only whole common blocks can be shared"):
+        Case(op="extend", new_kv="dense", seqs=seqs)
 
 
 def test_a_changed_case_is_checked_again():

@@ -51,6 +51,8 @@ CORNERS: dict[str, dict[str, Any]] = {
     "every feature": {"window": (3, -1), "softcap": 2.0, "alibi": True, "sinks": True, "dtype": "float16"},
     "large values in 16 bits": {"values": "large", "dtype": "float16"},
     "tiny values in 16 bits": {"values": "tiny", "dtype": "float16"},
+    "padding rows": {"padding_rows": 2, "table_pad": "other"},
+    "padding rows of huge numbers": {"padding_rows": 1, "row_poison": "huge", "sinks": True},
     "shared blocks": {"seqs": (Seq(kv_len=33, tag=3), Seq(kv_len=40, tag=1, shares_prefix_with=3, shared_blocks=2))},
 }
 
@@ -58,7 +60,7 @@ CORNERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", CORNERS.values(), ids=CORNERS)
 def test_no_check_blames_a_right_kernel(changes: dict[str, Any]) -> None:
     case = replace(WITH_LSE, **changes)
-    for subject in (torch_subject(right), subjects.from_function(decode)):
+    for subject in (torch_subject(right, padding_rows=True), subjects.from_function(decode)):
         result = run_case(case, subject, "gridsim", thorough=True)
         assert (result.declined, result.harness_fault, result.findings) == ("", "", ())
         assert result.margin <= 1.0
@@ -479,3 +481,28 @@ def test_a_merge_that_reads_an_empty_state_is_not_finite() -> None:
         return out + 0 * inputs.state_outs[1], lse
 
     assert "not finite" in {finding.kind for finding in of_operation(MERGE, run).findings}
+
+
+# --- dense new tokens --------------------------------------------------------------------------------------------
+
+DENSE = Case(op="extend", new_kv="dense", seqs=(Seq(query_len=3, kv_len=8), Seq(query_len=2, kv_len=2, tag=1)))
+
+
+def extending(run: Callable[[Any], Any]) -> Result:
+    return run_case(DENSE, subjects.Subject("tests.extending", ours.extend.__kvetch__, run), "gridsim", thorough=True)
+
+
+def test_a_call_that_puts_dense_new_tokens_into_the_cache_is_found() -> None:
+    def writes(inputs: Any) -> Any:
+        inputs.k_cache[0, 5] = inputs.k_new[0]  # where an appending call would have put it
+        return ours.extend(inputs)
+
+    finding = only(extending(writes), "inputs changed")
+    assert finding.message.startswith("k_cache is an input, but [0, 5, 0, 0] is ")
+    assert extending(ours.extend).findings == ()
+
+
+def test_a_call_that_looks_for_dense_new_tokens_in_the_cache_is_found_and_accused_of_the_read() -> None:
+    findings = {finding.kind: finding for finding in extending(ours._attend).findings}
+    accused = "dead read of block_tables [1, 0] (past the end of row 1) by program [0, 0, 1] at paged_tile.py:"
+    assert findings["not finite"].accuses.startswith(accused)

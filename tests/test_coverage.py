@@ -6,13 +6,13 @@ from typing import Any
 from harness.campaign import Campaign, Plan
 from harness.case import Case, Hints, Seq
 from harness.coverage import count, lines, undrawn
-from harness.ours import decode, merge, split_decode
+from harness.ours import decode, extend, merge, split_decode, step
 from harness.results import Result
 from harness.subjects import Declaration, declare
 
 FIELDS = {
     "op", "dtype", "kv_dtype", "block_size", "head_dim", "heads", "layout", "v_layout", "q_layout", "out_layout",
-    "placement", "table_pad", "table_dtype", "values", "k_poison", "v_poison", "spare_poison", "features",
+    "placement", "table_pad", "table_dtype", "values", "k_poison", "v_poison", "spare_poison", "features", "new_kv",
 }  # fmt: skip
 SMALL = declare(
     dtypes=("float32", "float16"),
@@ -75,6 +75,37 @@ def test_a_case_counts_once_in_every_field_and_once_for_each_feature_that_is_on(
     assert table["heads"] == {"1/1": 0, "2/2": 0, "8/8": 0, "32/32": 0, "8/2": 2}
     assert table["features"] == {"window": 2, "out": 0, "splits": 2}
     assert all(sum(row.values()) == 2 for field, row in table.items() if field != "features")
+
+
+def test_lengths_of_chunks_are_counted_in_bins_that_part_at_the_edges_of_tiles() -> None:
+    table = undrawn([extend.__kvetch__])
+    lens = (0, 1, 14, 15, 16, 17, 18, 30, 31, 32, 33, 34, 62, 63, 64, 65, 66, 500)
+    for query_len in lens:
+        count(table, Case(op="extend", seqs=(Seq(query_len=query_len, kv_len=500),)))
+    twice = {"18-30", "34-62", "66+"}
+    assert table["query_len"] == {name: 2 if name in twice else 1 for name in table["query_len"]}
+    assert next(line for line in lines(table) if line.startswith("query_len")).startswith("query_len: 0 1, 1 1, 2-14 1")
+
+
+def test_a_case_counts_once_for_each_bin_that_its_chunks_are_in() -> None:
+    table = undrawn([extend.__kvetch__])
+    count(table, Case(op="extend", seqs=tuple(Seq(query_len=n, kv_len=40, tag=n) for n in (1, 20, 21))))
+    assert {name for name, number in table["query_len"].items() if number == 1} == {"1", "18-30"}
+
+
+def test_only_chunks_that_can_be_drawn_have_a_bin() -> None:
+    assert "0" not in undrawn([step.__kvetch__])["query_len"]
+    assert "query_len" not in undrawn([decode.__kvetch__])
+    short = undrawn([declare(op="extend", max_kv_len=20, empty_rows=False)])
+    assert list(short["query_len"]) == ["1", "2-14", "15", "16", "17", "18-30"]
+
+
+def test_a_minute_of_extend_reaches_every_bin_and_dense_new_tokens() -> None:
+    """In so many cases as the slowest of three minutes had; see docs/measured.md."""
+    table = drawn(extend.__kvetch__, 900)
+    assert [name for name, number in table["query_len"].items() if number < 3] == []
+    assert table["new_kv"]["dense"] > 30
+    assert table["features"]["padding_rows"] > 10
 
 
 def test_an_option_that_was_not_drawn_shows_0() -> None:

@@ -68,7 +68,6 @@ def test_what_was_written_is_told_with_place_got_and_was() -> None:
     assert Written.between("q", after, before) is None
     after[1, 0], after[1, 1] = -3.0, np.nan
     assert Written.between("q", after, before) == Written("q", (1, 0), -3.0, 3.0, 2)
-    assert Written.between("q", after[1], before[1], first=5) == Written("q", -5, -3.0, 3.0, 2)
 
 
 def test_a_sign_of_zero_and_the_payload_of_a_nan_are_bits() -> None:

@@ -42,12 +42,17 @@ EVERYTHING = replace(
 )
 
 
+#: The same where the new tokens are not in the cache, and the table ends with the prefix.
+DENSE = replace(RAGGED, new_kv="dense")
+
+
 def attend(inputs: Any, **knobs: Any) -> tuple[Any, Any]:
-    known = {"max_query_len": inputs.max_query_len, "return_lse": True}
+    known = {"max_query_len": inputs.max_query_len, "return_lse": True, "k_new": inputs.k_new, "v_new": inputs.v_new}
     return paged_extend(
         inputs.q, inputs.k_cache, inputs.v_cache, inputs.block_tables, inputs.query_starts, inputs.kv_lens,
         scale=inputs.scale, causal=inputs.causal, window=inputs.window, softcap=inputs.softcap,
-        alibi_slopes=inputs.alibi_slopes, sinks=inputs.sinks, out=inputs.out, **(known | knobs),
+        alibi_slopes=inputs.alibi_slopes, sinks=inputs.sinks, k_scale=inputs.k_scale, v_scale=inputs.v_scale,
+        out=inputs.out, **(known | knobs),
     )  # fmt: skip
 
 
@@ -74,9 +79,14 @@ def features(materials: Materials) -> dict[str, Any]:
     }
 
 
+def scaled(materials: Materials) -> dict[str, Any]:
+    """That an FP8 cache has scales; K and V come dequantised."""
+    return {} if materials.inputs.k_scale is None else {"k_scale": 2.0, "v_scale": 2.0}
+
+
 def assert_within(out: Any, lse: Any, q: Any, k: Any, v: Any, tile_kv: int = 32, **wanted: Any) -> None:
     """The judge's truth of one sequence, within the bound of this kernel's arithmetic on gridsim."""
-    arithmetic = Arithmetic(tensor_core=True, tile_kv=tile_kv)
+    arithmetic = Arithmetic(tensor_core=True, tile_kv=tile_kv, seams=1)
     scales = {name: wanted.pop(name) for name in ("k_scale", "v_scale") if name in wanted}
     out_dtype = wanted.pop("out_dtype")
     bound = attention_bound(
@@ -96,7 +106,7 @@ def assert_right(case: Case, tile_kv: int = 32, **knobs: Any) -> None:
     for i in range(len(case.seqs)):
         rows = slice(starts[i], starts[i + 1])
         if case.seqs[i].query_len:
-            wanted = features(materials) | {"out_dtype": case.dtype, "tile_kv": tile_kv}
+            wanted = features(materials) | scaled(materials) | {"out_dtype": case.dtype, "tile_kv": tile_kv}
             assert_within(out[rows], lse[rows], *gathered(materials, i), **wanted)
 
 
@@ -135,6 +145,64 @@ FEATURES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("changes", FEATURES.values(), ids=FEATURES)
 def test_each_feature_agrees_with_the_judge(changes: dict[str, Any]) -> None:
     assert_right(replace(RAGGED, **changes))
+
+
+FP8: dict[str, Any] = {"kv_dtype": "e4m3", "k_scale": 2.0, "v_scale": 0.25}
+
+
+@pytest.mark.parametrize("changes", FEATURES.values(), ids=FEATURES)
+def test_each_feature_agrees_where_the_new_tokens_are_dense(changes: dict[str, Any]) -> None:
+    assert_right(replace(DENSE, **changes))
+
+
+@pytest.mark.parametrize("changes", [{}, {"scale_granularity": "head"}, {"kv_dtype": "e5m2"}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_scales_of_an_fp8_cache_are_not_those_of_dense_tokens(changes: dict[str, Any], causal: bool) -> None:
+    assert_right(replace(DENSE, num_q_heads=4, num_kv_heads=2, causal=causal, **(FP8 | changes)))
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (3, -1)])
+@pytest.mark.parametrize("block_size", [1, 8, 24])
+def test_prefixes_end_at_every_place_of_a_block_and_of_a_tile(block_size: int, window: tuple[int, int]) -> None:
+    for cached in (0, 1, 15, 16, 17, 23, 24, 31, 32, 33):
+        lens = seqs(*((new, cached + new) for new in (0, 1, 17, 33)))
+        assert_right(replace(DENSE, seqs=lens, block_size=block_size, window=window))
+
+
+def test_dense_new_tokens_give_what_the_same_tokens_give_in_the_cache() -> None:
+    changes: dict[str, Any] = {"seqs": seqs((4, 36), (32, 32)), "block_size": 8}  # the seam lies between two tiles
+    for dense, cached in zip(call(replace(DENSE, **changes)), call(replace(RAGGED, **changes)), strict=True):
+        np.testing.assert_array_equal(dense, cached)
+
+
+def test_of_more_queries_than_keys_the_first_dense_rows_are_not_read() -> None:
+    case = replace(DENSE, seqs=seqs((20, 3), (3, 9)))
+    materials = materialise(case)
+    assert np.isnan(materials.inputs.k_new.view[:17]).all()
+    assert_right(case)
+    assert (call(case)[0][:17] == 0).all()
+
+
+def test_the_cache_is_left_as_it_was_and_may_be_narrower_than_the_sequences() -> None:
+    case = replace(DENSE, seqs=seqs((40, 40)))
+    materials = materialise(case)
+    assert materials.inputs.block_tables.shape == (1, 1)
+    before = materials.inputs.k_cache.view.copy()
+    assert_right(case)
+    np.testing.assert_array_equal(materials.inputs.k_cache.view, before)
+
+
+@pytest.mark.parametrize("poison", ["nan", "inf", "huge", "random_bits"])
+@pytest.mark.parametrize("new_kv", ["in_cache", "dense"])
+def test_graph_padding_rows_give_zero_and_leave_the_others_alone(poison: Any, new_kv: str) -> None:
+    plain = replace(RAGGED, new_kv=new_kv)
+    materials = materialise(replace(plain, padding_rows=2, row_poison=poison))
+    placement = Placement(materials, "cpu")
+    with gridsim.active(declared(materials, placement)):
+        out, lse = (to_numpy(x) for x in attend(placement.inputs))
+    np.testing.assert_array_equal(out[:-2], call(plain)[0])
+    assert (out[-2:] == 0).all()
+    assert (lse[-2:] == -np.inf).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -345,6 +413,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"v_scale": torch.zeros(2).half()}, "v_scale has dtype torch.float16, but expected torch.float32"),
     ({"out": torch.zeros(7, 4, 8)}, r"out has shape \[7, 4, 8\], but expected \[7, 4, 16\]"),
     ({"out": torch.zeros(7, 4, 16).half()}, "out has dtype torch.float16, but expected torch.float32"),
+    ({"k_new": torch.zeros(7, 2, 16)}, "v_new is None, but expected a tensor as k_new is one"),
+    ({"v_new": torch.zeros(7, 2, 16)}, "k_new is None, but expected a tensor as v_new is one"),
+    ({"k_new": torch.zeros(6, 2, 16), "v_new": torch.zeros(7, 2, 16)}, r"k_new has shape \[6, 2, 16\], but expected"),
+    ({"k_new": torch.zeros(7, 2, 16), "v_new": torch.zeros(7, 4, 16)}, r"v_new has shape \[7, 4, 16\], but expected"),
+    (
+        {"k_new": torch.zeros(7, 2, 16), "v_new": torch.zeros(7, 2, 16).half()},
+        "v_new has dtype torch.float16, but expected torch.float32",
+    ),
     ({"window": (-2, 0)}, r"window is \(-2, 0\)"),
     ({"softcap": math.nan}, "softcap is nan"),
     ({"tile_q": 8}, "tile_q is 8, but expected a power of two from 16"),
@@ -360,7 +436,10 @@ def test_the_wrapper_refuses_and_names_the_value(changes: dict[str, Any], messag
 
 def values(**changes: Any) -> SimpleNamespace:
     """All that `validate` reads."""
-    return SimpleNamespace(**({"max_query_len": 4} | plain(**changes)))
+    return SimpleNamespace(**({"max_query_len": 4, "k_new": None} | plain(**changes)))
+
+
+NEW = torch.zeros(7, 2, 16)
 
 
 @pytest.mark.parametrize(
@@ -372,6 +451,9 @@ def values(**changes: Any) -> SimpleNamespace:
         ({"query_starts": torch.tensor([0, 2, 7])}, "max_query_len is 4, but sequence 1 has 5 new tokens"),
         ({"kv_lens": torch.tensor([3, 13])}, r"kv_lens\[1\] is 13, but expected 0 to the 12 slots of a table row"),
         ({"kv_lens": torch.tensor([5, 9])}, r"block_tables\[0, 1\] is -1, but expected a block from 0 to 5"),
+        ({"k_new": NEW, "kv_lens": torch.tensor([8, 9])}, r"block_tables\[0, 1\] is -1, but expected a block from 0"),
+        ({"k_new": NEW, "kv_lens": torch.tensor([3, 17])}, r"kv_lens\[1\] is 13, but expected 0 to the 12 slots"),
+        ({"k_new": NEW, "kv_lens": torch.tensor([-1, 9])}, r"kv_lens\[0\] is -1, but expected 0 to the 12 slots"),
     ],
 )
 def test_validate_refuses_what_contradicts_itself(changes: dict[str, Any], message: str) -> None:
@@ -381,3 +463,5 @@ def test_validate_refuses_what_contradicts_itself(changes: dict[str, Any], messa
 
 def test_validate_does_not_judge_entries_that_nobody_reads() -> None:
     extend.validate(values())
+    extend.validate(values(k_new=NEW, kv_lens=torch.tensor([7, 9])))
+    extend.validate(values(k_new=NEW, kv_lens=torch.tensor([0, 9])))  # a padding row has a query and no key

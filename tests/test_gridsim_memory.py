@@ -110,7 +110,7 @@ def test_two_views_of_one_storage_keep_apart():
 
 
 @triton.jit
-def wild(x, y, address):
+def wild(x, y, address: tl.int64):  # where Python's heap lies low, Triton takes an address for 32 bits
     tl.store(y, tl.load(address.to(tl.pointer_type(tl.float32))))
     tl.store(y + 1, tl.load((address + 8).to(tl.pointer_type(tl.float32))))
 

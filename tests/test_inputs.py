@@ -215,3 +215,64 @@ def test_only_an_fp8_cache_comes_with_scales_one_or_one_a_head():
     assert materialise(fp8).inputs.k_scale.view.tolist() == [4.0]
     per_head = materialise(replace(fp8, scale_granularity="head")).inputs
     assert (per_head.k_scale.view.tolist(), per_head.v_scale.view.tolist()) == ([2.0, 4.0], [0.125, 0.25])
+
+
+@pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write"])
+@pytest.mark.parametrize(("poison", "holds"), [("nan", np.isnan), ("inf", np.isinf), ("zero", lambda x: x == 0)])
+def test_a_graphs_padding_rows_have_a_dead_query_a_padded_table_row_and_nothing_to_write(op, poison, holds):
+    plain = Case(op=op, seqs=(Seq(kv_len=3), Seq(kv_len=20, tag=1)), num_q_heads=2, table_pad="other")
+    made = materialise(replace(plain, padding_rows=2, row_poison=poison)).inputs
+    assert made.kv_lens.view.tolist() == [3, 20, 0, 0]
+    assert made.query_starts.view.tolist() == [0, 1, 2, 3, 4]
+    assert holds(made.q.view[2:]).all()
+    assert (made.q.state[2:] == DEAD).all()
+    assert np.array_equal(made.q.view[:2], materialise(plain).inputs.q.view)
+    assert (made.block_tables.state[2:] == DEAD).all()
+    if made.slot_mapping is not None:
+        assert made.slot_mapping.view[2:].tolist() == [-1, -1]
+        assert (made.k_new.state[2:] == DEAD).all()
+
+
+DENSE = Case(op="extend", new_kv="dense", seqs=(Seq(query_len=3, kv_len=20), Seq(query_len=4, kv_len=2, tag=1)))
+
+
+def test_a_cache_holds_only_what_comes_before_dense_new_tokens():
+    made = materialise(DENSE)
+    assert (made.inputs.k_cache.state == LIVE).sum() == 17 * 16
+    assert made.inputs.block_tables.view.tolist() == [[0, 1], [-1, -1]]
+    assert made.inputs.slot_mapping is None
+    assert made.stored is None
+
+
+def test_what_is_gathered_of_a_sequence_ends_with_its_dense_tokens():
+    made = materialise(replace(DENSE, dtype="float16"))
+    for i, seq in enumerate(DENSE.seqs):
+        _, k, v = gathered(made, i)
+        assert np.array_equal(bits(k), bits(values.cast(values.keys(DENSE, seq), "float16")))
+        assert np.array_equal(bits(v), bits(values.cast(values.values(DENSE, seq), "float16")))
+
+
+def test_dense_tokens_beside_an_fp8_cache_are_in_the_type_of_q_and_not_scaled():
+    case = replace(DENSE, dtype="bfloat16", kv_dtype="e4m3", k_scale=4.0, v_scale=0.5)
+    made = materialise(case)
+    assert made.inputs.k_new.view.dtype == values.DTYPES["bfloat16"]
+    _, k, _ = gathered(made, 0)
+    dense = values.cast(values.keys(case, case.seqs[0]), "bfloat16").astype(np.float64)
+    assert np.array_equal(k[17:], dense[17:])
+    assert not np.array_equal(k[:17], dense[:17])
+
+
+def test_a_dense_row_without_a_position_is_dead():
+    made = materialise(replace(DENSE, padding_rows=1, row_poison="huge")).inputs
+    for tensor in (made.k_new, made.v_new):
+        dead = (tensor.state == DEAD).all(axis=(1, 2))
+        assert dead.tolist() == [False, False, False, True, True, False, False, True]
+        assert (tensor.view[dead] == np.finfo(np.float32).max).all()
+
+
+def test_rows_of_dense_v_lie_unlike_those_of_k_where_the_caches_do():
+    same, apart = (materialise(replace(DENSE, v_layout=layout)).inputs for layout in ("same", "padded"))
+    assert same.v_new.strides == same.k_new.strides == (16, 16, 1)
+    assert apart.v_new.strides == (19, 16, 1)
+    fused = materialise(replace(DENSE, q_layout="fused_qkv")).inputs
+    assert fused.k_new.strides == (3 * 16 + 1, 16, 1)

@@ -100,6 +100,18 @@ def test_a_journal_that_cannot_be_read_is_named(tmp_path):
         leftovers(tmp_path)
 
 
+def test_a_living_supervisor_of_another_version_is_left_alone_and_a_dead_one_is_named(tmp_path):
+    Journal(tmp_path).begin(CASE, "k.py:f", "gpu")
+    (path,) = tmp_path.iterdir()
+    fields = msgspec.json.decode(path.read_bytes())
+    newer = fields | {"case": fields["case"] | {"unheard_of": 1}}
+    path.write_bytes(msgspec.json.encode(newer))
+    assert leftovers(tmp_path) == []
+    path.write_bytes(msgspec.json.encode(newer | {"born": "an earlier boot"}))
+    with pytest.raises(InvalidCase, match="unheard_of"):
+        leftovers(tmp_path)
+
+
 def test_a_folder_that_is_not_there_holds_no_leftovers(tmp_path):
     assert leftovers(tmp_path / "never") == []
 

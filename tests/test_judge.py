@@ -39,6 +39,41 @@ def test_the_witness_agrees_on_drawn_cases(case: Case) -> None:
     assert disagreement(materialise(case)) is None
 
 
+DENSE = Profile(
+    op="extend", new_kv=("dense",), features=("window", "alibi", "sinks", "non_causal", "head_dim_v", "padding_rows"),
+    kv_dtypes=("same", "e4m3"), placements=("in_order", "shuffled"), max_kv_len=100,
+)  # fmt: skip
+
+
+@DRAWN
+@given(cases(DENSE))
+def test_the_witness_agrees_on_dense_new_tokens_and_padding_rows(case: Case) -> None:
+    assert disagreement(materialise(case)) is None
+
+
+@DRAWN
+@given(cases(DENSE))
+def test_dense_new_tokens_are_judged_as_the_same_tokens_in_the_cache(case: Case) -> None:
+    if case.kv_dtype != "same":
+        return
+    seqs = tuple(Seq(query_len=seq.query_len, kv_len=seq.kv_len, tag=seq.tag) for seq in case.seqs)
+    dense, cached = (
+        judge(materialise(replace(case, seqs=seqs, new_kv=new_kv)), Arithmetic(), platform("gridsim"))
+        for new_kv in ("dense", "in_cache")
+    )
+    assert np.array_equal(dense.truth, cached.truth)
+    assert np.array_equal(dense.out, cached.out)
+
+
+@pytest.mark.parametrize("poison", ["nan", "inf", "huge", "random_bits"])
+def test_a_padding_row_should_be_exactly_zero_and_its_lse_minus_infinity(poison: Any) -> None:
+    case = replace(RAGGED, padding_rows=2, row_poison=poison, dtype="float16")
+    bound = judge(materialise(case), Arithmetic(), platform("gridsim"))
+    assert (bound.truth[-2:] == 0).all()
+    assert (bound.out[-2:] == 0).all()
+    assert np.isneginf(bound.truth_lse[-2:]).all()
+
+
 @DRAWN
 @given(cases(NEAR))
 def test_the_truth_of_the_bound_is_the_reference(case: Case) -> None:

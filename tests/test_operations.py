@@ -1,5 +1,7 @@
 """What each operation gives back, and the tile that a gather should."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from harness.case import Case, Op, Seq, Tile
 from harness.executors.base import bits
 from harness.inputs import materialise
 from harness.operations import gathered_tile, output_shape
+from harness.pipeline import run_case
+from harness.subjects import load, operation
 
 SEQS = (Seq(query_len=3, kv_len=20), Seq(query_len=2, kv_len=5, tag=1))
 
@@ -52,3 +56,18 @@ def test_a_tile_behind_every_token_is_zero_and_an_empty_one_is_empty() -> None:
 
 def test_the_tile_of_an_fp8_cache_is_what_is_stored_not_what_it_means() -> None:
     assert tile(0, 4, kv_dtype="e4m3", k_scale=4.0).dtype == values.DTYPES["e4m3"]
+
+
+@pytest.mark.parametrize("poison", ["nan", "inf", "huge", "random_bits"])
+@pytest.mark.parametrize("name", ["ours.decode", "ours.split_decode", "ours.extend", "ours.step", "ours.cache_write"])
+def test_ours_take_a_graphs_padding_rows_whatever_they_hold(name: str, poison: Any) -> None:
+    seqs = (Seq(kv_len=20), Seq(kv_len=3, tag=1))
+    lse = name != "ours.cache_write"
+    case = Case(op=operation(name), seqs=seqs, padding_rows=3, row_poison=poison, table_pad="other", want_lse=lse)
+    result = run_case(case, load(name), "gridsim", thorough=True)
+    assert (result.declined, result.harness_fault, result.findings) == ("", "", ())
+
+
+def test_an_output_has_a_row_for_each_padding_row() -> None:
+    assert output_shape(Case(padding_rows=2, num_q_heads=3)) == (3, 3, 16)
+    assert output_shape(Case(op="extend", seqs=(Seq(query_len=4, kv_len=9),), padding_rows=2)) == (6, 1, 16)

@@ -79,6 +79,26 @@ def test_a_subject_that_looks_at_dead_data_is_found_and_the_culprit_named(
     assert finding.message == f"64 of 64 elements of the output moved when {says}"
 
 
+def test_a_subject_that_looks_at_the_rows_of_a_graphs_padding_is_found_and_the_culprit_named() -> None:
+    def looks(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        if inputs.q[-1].isnan().any():
+            out[:-1] = nudged(out[:-1])
+        return give(inputs, out, lse)
+
+    (finding,) = found(looks, replace(RAGGED, padding_rows=1), padding_rows=True)
+    assert (finding.kind, finding.accuses) == ("dead data read", "a padding row that is computed with")
+    assert finding.message.endswith("moved when q, K or V of rows that are nobody's was changed")
+    assert found(right, replace(RAGGED, padding_rows=1), padding_rows=True) == ()
+
+
+def test_rows_that_are_nobodys_are_changed_only_where_a_case_can_have_some() -> None:
+    (rows,) = (relation for relation in relations.DEAD if relation.name == "re-poisoned rows")
+    assert rows.transform(RAGGED, lambda _: True) is None
+    assert rows.transform(replace(RAGGED, padding_rows=1), lambda _: True) is not None
+    assert rows.transform(Case(op="extend", new_kv="dense"), lambda _: True) is not None
+
+
 def test_what_only_all_changes_together_move_is_still_found() -> None:
     def looks(inputs: Any) -> bool:
         return bool(dead_slot(inputs, "k_cache").isnan().any() or dead_slot(inputs, "v_cache").isnan().any())
@@ -275,7 +295,8 @@ def test_dead_data_that_torch_reads_beside_a_kernel_is_found(
 @pytest.mark.parametrize("table_pad", ["minus_one", "zero", "huge", "other"])
 @pytest.mark.parametrize("poison", ["nan", "inf", "huge", "zero", "random_bits"])
 def test_a_change_leaves_all_that_lives_as_it_was(relation: relations.Relation, table_pad: Any, poison: Any) -> None:
-    case = replace(RAGGED, table_pad=table_pad, k_poison=poison, v_poison=poison, spare_poison=poison)
+    poisons = dict.fromkeys(("k_poison", "v_poison", "spare_poison", "row_poison"), poison)
+    case = replace(RAGGED, table_pad=table_pad, padding_rows=1, **poisons)
     changed = relation.transform(case, lambda _: True)
     assert changed is not None
     assert changed != case

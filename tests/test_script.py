@@ -124,15 +124,19 @@ OURS = {
 }
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_script_of_our_kernel_of_any_operation_calls_it_and_passes(written, name, capsys):
-    text = written(name, OURS[name]).read_text()
+DENSE = replace(OURS["ours.extend"], new_kv="dense", padding_rows=1, kv_dtype="e5m2", k_scale=2.0, v_layout="padded")
+PADDED = [("ours.extend", DENSE), ("ours.step", replace(OURS["ours.step"], padding_rows=1))]
+
+
+@pytest.mark.parametrize(("name", "case"), [*OURS.items(), *PADDED])
+def test_a_script_of_our_kernel_of_any_operation_calls_it_and_passes(written, name, case, capsys):
+    text = written(name, case).read_text()
     assert "import harness" not in text
     with patch.dict(sys.modules), patch.object(sys, "path", [*sys.path]), active(), pytest.raises(SystemExit) as ended:
         exec(compile(text, "script.py", "exec"), {"__name__": "script"})
     assert not ended.value.code
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["out:", "0"], *([["lse:", "0"]] if OURS[name].want_lse else [])]
+    assert [line.split()[:2] for line in lines] == [["out:", "0"], *([["lse:", "0"]] if case.want_lse else [])]
 
 
 def test_a_script_of_a_write_or_of_another_operation_is_refused_in_one_line(commands, tmp_path):

@@ -107,3 +107,11 @@ def test_a_script_of_an_unknown_subject_is_one_line(commands, tmp_path):
     assert "give --subject" in one_line(commands("show", path, "--script"))
     told = f"subject is '{tmp_path}/none.py:f', but there is no file {tmp_path}/none.py: give --subject"
     assert told in one_line(commands("show", path, "--script", "--subject", f"{tmp_path}/none.py:f"))
+
+
+def test_dense_new_tokens_and_padding_rows_are_told():
+    case = Case(op="extend", new_kv="dense", seqs=(Seq(query_len=3, kv_len=20),), padding_rows=1)
+    lines = list(table_lines(case))
+    assert lines[1] == "  sequence 0, kv_len   20, 3 of them dense: 0 1"
+    assert lines[2] == "  padding row, kv_len    0, 0 of them dense: nothing | -1 -1"
+    assert lines[-1].split()[1:] == ["A", "a"]

@@ -45,6 +45,14 @@ LARGE = Case(
     data_seed=4242,
 )
 
+DENSE = replace(
+    LARGE, op="extend", new_kv="dense", padding_rows=3, row_poison="huge",
+    seqs=(
+        Seq(query_len=17, kv_len=99, tag=9),
+        Seq(query_len=3, kv_len=70, tag=3, shares_prefix_with=9, shared_blocks=2),
+    ),
+)  # fmt: skip
+
 Fails = Callable[[Case], bool]
 
 MINIMA: dict[str, tuple[Fails, Case]] = {
@@ -163,3 +171,33 @@ def test_a_case_with_fewer_traits_is_smaller_all_else_equal() -> None:
     for trait in TRAITS:
         if trait.rung == 6 and trait.has(LARGE):
             assert size(trait.without(LARGE)) < size(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("fails", "least"),
+    [
+        (lambda case: case.new_kv == "dense", Case(op="extend", new_kv="dense")),
+        (
+            lambda case: case.new_kv == "dense" and any(case.paged_len(seq) for seq in case.seqs),
+            Case(op="extend", new_kv="dense", seqs=(Seq(kv_len=2),)),
+        ),
+        (
+            lambda case: any(seq.query_len > 15 for seq in case.seqs),
+            Case(op="extend", seqs=(Seq(query_len=16, kv_len=16),)),
+        ),
+        (lambda case: case.padding_rows > 0, Case(op="extend", padding_rows=1)),
+        (lambda case: case.padding_rows > 1, Case(op="extend", padding_rows=2)),
+        (
+            lambda case: case.padding_rows > 0 or any(seq.kv_len == 0 for seq in case.seqs),
+            Case(op="extend", seqs=(Seq(kv_len=0),)),
+        ),
+    ],
+)
+def test_dense_new_tokens_and_padding_rows_shrink_to_what_the_fault_needs(fails: Fails, least: Case) -> None:
+    assert shrink(DENSE, fails) == least
+
+
+def test_a_padding_row_whose_slot_is_written_shrinks_to_a_skipped_token() -> None:
+    case = replace(LARGE, op="step", padding_rows=2, seqs=(Seq(query_len=3, kv_len=70),))
+    least = shrink(case, lambda case: case.padding_rows + case.slots.tail_padding > 0)
+    assert least == Case(op="step", slots=Slots(tail_padding=1))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness import profiles
-from harness.case import Case, Op, from_json, to_json
+from harness.case import NEW_KV, NEW_TOKENS, Case, Op, from_json, to_json
 from harness.inputs import materialise
 from harness.ours import decode
 from harness.profiles import KV_DTYPES, Profile, profile, useful
@@ -111,17 +111,19 @@ def test_every_feature_is_in_the_pool_of_some_of_the_first_rounds():
 # --- every operation ---------------------------------------------------------------------------------------------
 
 OPS = get_args(Op)
-NEW_TOKENS = ("extend", "step", "cache_write")
 ALL = {"window": True, "softcap": True, "alibi": True, "sinks": True, "lse": True, "out": True, "non_causal": True,
-       "head_dim_v": True, "mla": True, "splits": True, "kv_dtypes": KV_DTYPES}  # fmt: skip
+       "head_dim_v": True, "mla": True, "padding_rows": True, "splits": True, "kv_dtypes": KV_DTYPES}  # fmt: skip
 
 
 @cache
 def whole(op: Op) -> tuple[Case, ...]:
     """What is drawn for an operation with every feature, no far blocks."""
     near = ("in_order", "reversed", "shuffled", "interleaved")
-    options = Profile(op=op, features=useful(op), kv_dtypes=KV_DTYPES, splits=True, placements=near, max_kv_len=100)
-    return tuple(drawn(options, 120))
+    new_kv = NEW_KV if op == "extend" else NEW_KV[:1]
+    options = Profile(
+        op=op, features=useful(op), kv_dtypes=KV_DTYPES, new_kv=new_kv, splits=True, placements=near, max_kv_len=100
+    )
+    return tuple(drawn(options, 200))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -150,8 +152,8 @@ def test_only_what_takes_new_tokens_has_other_than_one_query_a_sequence(op):
         assert lens == {1}
     else:
         assert {1, 2, 8} <= lens
-        assert any(n > 16 for n in lens)
-        assert max(lens) <= 64
+        assert {15, 16, 17, 31, 32, 33} <= lens
+        assert max(lens) <= profiles.LONGEST_CHUNK
         assert (0 in lens) == (op == "extend")
 
 
@@ -162,6 +164,36 @@ def test_prefills_chunks_verifications_and_single_tokens_are_all_drawn(op):
     assert any(8 <= seq.query_len < seq.kv_len for seq in seqs)
     assert any(1 < seq.query_len < 8 < seq.kv_len for seq in seqs)
     assert any(1 == seq.query_len < seq.kv_len for seq in seqs)
+
+
+def test_long_chunks_are_common_where_there_is_room_for_them():
+    seqs = [seq for case in drawn(Profile(op="extend", heads=((2, 1),)), 400) for seq in case.seqs if seq.kv_len > 65]
+    lens = Counter(seq.query_len for seq in seqs)
+    assert sum(number for query_len, number in lens.items() if query_len > 16) > len(seqs) / 3
+    assert all(lens[query_len] for query_len in (15, 16, 17, 31, 32, 33, 63, 64, 65))
+
+
+def test_the_scores_of_a_case_stay_within_their_budget():
+    for op in NEW_TOKENS:
+        for case in whole(op):
+            scores = sum(seq.query_len * seq.kv_len for seq in case.seqs) * case.num_q_heads
+            assert scores <= profiles.BUDGET_SCORES + case.num_q_heads * sum(seq.kv_len for seq in case.seqs)
+
+
+def test_dense_new_tokens_have_prefixes_of_every_kind_before_them():
+    dense = [(case, seq) for case in whole("extend") if case.new_kv == "dense" for seq in case.seqs]
+    assert any(seq.query_len == seq.kv_len > 0 for _, seq in dense)
+    assert any(case.paged_len(seq) % case.block_size for case, seq in dense)
+    assert any(seq.query_len == 0 < seq.kv_len for _, seq in dense)
+    assert {case.row_poison for case, _ in dense} == set(profiles.POISONS)
+    small = drawn(Profile(op="extend", new_kv=("dense",), block_sizes=(1, 8)), 200)
+    assert any(seq.shared_blocks for case in small for seq in case.seqs)
+
+
+@pytest.mark.parametrize("op", ["decode", *NEW_TOKENS])
+def test_one_to_three_padding_rows_are_drawn_where_they_are_declared(op):
+    assert {case.padding_rows for case in whole(op)} == {0, 1, 2, 3}
+    assert {case.padding_rows for case in drawn(Profile(op=op), 60)} == {0}
 
 
 def test_slots_are_skipped_and_shuffled_where_nobody_attends_to_them():

@@ -181,16 +181,43 @@ def test_what_is_needed_is_met() -> None:
     assert declines(declare(padded_table=True), replace(RAGGED, table_pad="other")) is None
 
 
+def test_what_is_not_built_is_declined_by_name() -> None:
+    case = Case(kv_dtype="float16")
+    assert declines(declare(), case) == "a float16 cache under float32 queries is not built yet"
+
+
+def test_dense_new_tokens_are_declined_until_they_are_declared() -> None:
+    case = Case(op="extend", new_kv="dense")
+    assert declines(declare(op="extend"), case) == "declares new_kv=('in_cache',)"
+    assert declines(declare(op="extend", new_kv=("in_cache", "dense")), case) is None
+    assert declines(declare(op="extend", new_kv=("dense",)), Case(op="extend")) == "declares new_kv=('dense',)"
+
+
 @pytest.mark.parametrize(
-    ("case", "reason"),
+    ("declared", "told"),
     [
-        (Case(new_kv="dense"), "new_kv 'dense' is not built yet"),
-        (Case(kv_dtype="float16"), "a float16 cache under float32 queries is not built yet"),
-        (Case(padding_rows=1), "padding_rows are not built yet: a sequence of kv_len 0 is one"),
+        ({"op": "extend", "new_kv": ("append",)}, r"new_kv is \('append',\), but should be some of in_cache, dense"),
+        ({"op": "extend", "new_kv": ()}, r"new_kv is \(\), but should be some of in_cache, dense for op 'extend'"),
+        ({"op": "decode", "new_kv": ("dense",)}, r"new_kv is \('dense',\), but should be some of in_cache for op 'dec"),
     ],
 )
-def test_what_is_not_built_is_declined_by_name(case: Case, reason: str) -> None:
-    assert declines(declare(), case) == reason
+def test_new_tokens_can_only_be_declared_where_an_operation_takes_them(declared: dict[str, Any], told: str) -> None:
+    with pytest.raises(WrongUse, match=told):
+        declare(**declared)
+
+
+def test_padding_rows_are_declined_until_they_are_declared_whatever_is_said_of_empty_rows() -> None:
+    case = replace(RAGGED, padding_rows=2)
+    assert declines(declare(), case) == "does not declare padding_rows"
+    assert declines(declare(padding_rows=True, empty_rows=False), case) is None
+
+
+def test_a_kernel_that_needs_finite_dead_slots_is_shown_finite_padding_rows() -> None:
+    declared = declare(finite_dead_slots=True, padding_rows=True)
+    finite = replace(RAGGED, k_poison="huge", v_poison="zero", spare_poison="huge")
+    assert declines(declared, finite) is None
+    assert declines(declared, replace(finite, padding_rows=1)) == "needs finite_dead_slots"
+    assert declines(declared, replace(finite, padding_rows=1, row_poison="huge")) is None
 
 
 def test_each_of_our_subjects_loads_and_its_name_tells_its_operation() -> None:

@@ -7,7 +7,7 @@ import pytest
 from attending import EVERYTHING, lens
 from hypothesis import HealthCheck, given, settings
 
-from harness.case import Case, Hints, Op, Seq, Slots, States, Tile, replace
+from harness.case import NEW_KV, Case, Hints, Op, Seq, Slots, States, Tile, replace
 from harness.profiles import KV_DTYPES, Profile, useful
 from harness.strategies import cases
 from harness.subjects import declare, declines
@@ -59,6 +59,8 @@ WITH: dict[str, dict[str, Any]] = {
     "scales per head": {"kv_dtype": "e5m2", "scale_granularity": "head"},
     "head_dim_v unlike head_dim": {"head_dim_v": 32},
     "V a prefix of K": {"v_is_k_prefix": True},
+    "dense new K and V": {"op": "extend", "new_kv": "dense"},
+    "padding rows": {"padding_rows": 1, "row_poison": "inf"},
     "several splits": {"hints": Hints(num_splits=2)},
     "not causal": {"causal": False},
 }
@@ -67,7 +69,7 @@ WITH: dict[str, dict[str, Any]] = {
 PLAIN = Case(seqs=lens(16))
 
 #: A subject that takes every feature.
-ALL = EVERYTHING | {"head_dim_v": True, "mla": True, "splits": True, "kv_dtypes": KV_DTYPES}
+ALL = EVERYTHING | {"head_dim_v": True, "mla": True, "padding_rows": True, "splits": True, "kv_dtypes": KV_DTYPES}
 
 every_trait = pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.name)
 
@@ -84,7 +86,9 @@ def test_each_trait_is_seen_and_taken_away_alone(trait: Trait) -> None:
 
 @pytest.mark.parametrize("op", get_args(Op))
 def test_every_trait_is_taken_from_any_drawn_case(op: Op) -> None:
-    @given(case=cases(Profile(op=op, features=useful(op), kv_dtypes=KV_DTYPES, splits=True)))
+    new_kv = NEW_KV if op == "extend" else NEW_KV[:1]
+
+    @given(case=cases(Profile(op=op, features=useful(op), kv_dtypes=KV_DTYPES, new_kv=new_kv, splits=True)))
     @settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def holds(case: Case) -> None:
         for trait in TRAITS:
@@ -103,9 +107,10 @@ def test_the_declaration_that_a_trait_names_declines_it_and_nothing_else(trait: 
     call = ast.parse(f"subject({trait.declare})", mode="eval").body
     assert isinstance(call, ast.Call)
     stated = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    declared = declare(**(ALL | stated))
     case = replace(PLAIN, **WITH[trait.name])
-    assert declines(declare(**ALL), case) is None
+    takes = ALL | {"op": case.op, "new_kv": NEW_KV if case.op == "extend" else NEW_KV[:1]}
+    declared = declare(**(takes | stated))
+    assert declines(declare(**takes), case) is None
     assert declines(declared, case) is not None
     assert declines(declared, trait.without(case)) is None
 

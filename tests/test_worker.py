@@ -17,7 +17,7 @@ from harness.case import Case
 from harness.pool import Died, HarnessFault, Worker
 from harness.results import RETIRE_NOTE, Finding, Result
 from harness.subjects import WrongUse
-from harness.worker import set_environment
+from harness.worker import keep_freed_memory, set_environment
 
 TESTS = str(Path(__file__).parent)
 CASE = Case(num_q_heads=2)
@@ -357,3 +357,7 @@ def test_a_device_that_is_not_there_is_wrong_use_in_one_line(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with Worker("gpu", device=7) as worker, pytest.raises(WrongUse, match=r"^device is 7, but CUDA_VISIBLE_DEVICES"):
         worker.call("os:getpid")
+
+
+def test_the_c_library_agrees_to_keep_freed_memory() -> None:
+    assert keep_freed_memory()

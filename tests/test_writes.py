@@ -7,7 +7,7 @@ from harness import values
 from harness.case import Case, InvalidCase, Seq, Slots, replace
 from harness.executors.base import bits
 from harness.geometry import lay_out
-from harness.writes import NewTokens, apply, cached_len, new_tokens
+from harness.writes import NewTokens, apply, dense_tokens, new_tokens
 
 #: Two chunks behind what is cached, of which the first crosses a block boundary.
 CHUNKS = Case(op="cache_write", seqs=(Seq(query_len=3, kv_len=18), Seq(query_len=2, kv_len=2, tag=1)), num_kv_heads=1)
@@ -19,7 +19,8 @@ def fresh(case: Case) -> NewTokens:
 
 def test_only_an_operation_that_writes_has_fewer_tokens_in_the_cache_than_it_attends_to() -> None:
     seq = Seq(query_len=3, kv_len=18)
-    assert [cached_len(Case(op=op, seqs=(seq,)), seq) for op in ("cache_write", "step", "extend")] == [15, 15, 18]
+    assert [Case(op=op, seqs=(seq,)).cached_len(seq) for op in ("cache_write", "step", "extend")] == [15, 15, 18]
+    assert Case(op="extend", new_kv="dense", seqs=(seq,)).cached_len(seq) == 15
 
 
 def test_the_last_tokens_of_each_sequence_have_the_slots_of_their_blocks() -> None:
@@ -65,6 +66,24 @@ def test_a_new_token_before_the_first_position_is_a_padding_row() -> None:
     new = fresh(replace(CHUNKS, seqs=(Seq(query_len=3, kv_len=2),)))
     assert new.slots.tolist() == [-1, 0, 1]
     assert np.isnan(new.k[0]).all()
+
+
+def test_the_rows_of_a_graphs_padding_come_behind_all_others_and_are_skipped() -> None:
+    new = fresh(replace(CHUNKS, padding_rows=2, slots=Slots(order="shuffled", tail_padding=1)))
+    assert (new.slots[:5] >= 0).all()
+    assert new.slots[5:].tolist() == [-1, -1, -1]
+    assert np.isnan(new.k[5:]).all()
+
+
+def test_dense_tokens_are_packed_as_the_queries_are() -> None:
+    seqs = (Seq(query_len=3, kv_len=18), Seq(query_len=0, kv_len=4, tag=1), Seq(query_len=3, kv_len=2, tag=2))
+    case = Case(op="extend", new_kv="dense", seqs=seqs, padding_rows=1, head_dim_v=8)
+    k, v = dense_tokens(case)
+    assert (k.shape, v.shape) == ((7, 1, 16), (7, 1, 8))
+    assert np.array_equal(k[:3], values.keys(case, seqs[0])[15:])
+    assert np.array_equal(v[4:6], values.values(case, seqs[2]))
+    assert np.isnan(k[[3, 6]]).all()  # before the first position, and the padding row
+    assert not np.isnan(k[[0, 1, 2, 4, 5]]).any()
 
 
 def test_what_is_stored_goes_through_q_s_type_and_is_divided_by_the_scale() -> None:

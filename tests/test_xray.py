@@ -68,6 +68,9 @@ RIGHT: dict[str, tuple[Case, Any]] = {
     "empty rows": (replace(TWO, seqs=lens(0, 5)), decode),
     "splits": (TWO, split_decode),
     "extend": (CHUNK, extend),
+    "dense": (replace(CHUNK, new_kv="dense"), extend),
+    "dense beside FP8": (replace(CHUNK, new_kv="dense", kv_dtype="e4m3", k_scale=0.5, v_scale=4.0), extend),
+    "padding rows": (replace(TWO, padding_rows=2), decode),
     "step": (replace(CHUNK, op="step", slots=Slots(tail_padding=1)), step),
     "step in FP8": (replace(CHUNK, op="step", kv_dtype="e4m3", k_scale=0.5, v_scale=4.0), step),
     "merge": (Case(op="merge", num_q_heads=2, states=States(partition=(1, 16, 2), empty=(1,)), want_lse=True), merge),
@@ -83,7 +86,7 @@ def test_no_weight_of_a_right_kernel_is_wrong(case: Case, function: Any) -> None
     assert not found.wrong.any()
     assert (found.got > 0.01).sum() >= (len(case.seqs) - 1 if case.op != "merge" else 2)  # and some weights are seen
     if case.op != "merge":
-        own = np.array([0.0 if seq.kv_len == 0 else 1.0 for seq in case.seqs for _ in range(seq.query_len)])
+        own = np.array([0.0 if seq.kv_len == 0 else 1.0 for seq in case.batch for _ in range(seq.query_len)])
         total = found.got.sum(axis=2) if not case.sinks else found.true.sum(axis=2)
         assert total == pytest.approx(np.repeat(own[:, None], case.num_q_heads, axis=1), abs=0.05) or case.sinks
         assert xray._mixed_dims(probe.plain(case), look) == ""

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,14 +79,13 @@ class Written:
     count: int
 
     @classmethod
-    def between(cls, tensor: str, after: Array, before: Array, first: int | None = None) -> "Written | None":
-        """What differs in any bit; with `first`, the places are counted from there."""
+    def between(cls, tensor: str, after: Array, before: Array) -> "Written | None":
+        """What differs in any bit."""
         differs = bits(after) != bits(before)
         if not differs.any():
             return None
         at = tuple(int(i) for i in np.argwhere(differs)[0])
-        index = at if first is None else at[0] - first
-        return cls(tensor, index, float(after[at]), float(before[at]), int(differs.sum()))
+        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()))
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,13 @@ class Placement:
     def _used(self, tensor: Tensor) -> Array:
         return tensor.view[self.materials.geometry.used].copy()
 
+    @cached_property
+    def moved(self) -> dict[int, Array]:
+        """Of each storage that is not sparse, by its id, the elements that differ in any bit: for after the call."""
+        storages = {id(t.storage): t.storage for t in self.materials.inputs.tensors().values() if not t.storage.sparse}
+        after = {key: to_numpy(self._flat[key]) for key in storages}
+        return {key: np.flatnonzero(bits(after[key]) != bits(was.data)) for key, was in storages.items()}
+
     def changed(self) -> tuple[Written, ...]:
         """The inputs whose bits are no longer what they were, and the caches that are not what they should be."""
         names = [name for name in self.materials.inputs.tensors() if name != "out"]
@@ -179,7 +186,8 @@ class Placement:
     def _changed(self, name: str) -> Written | None:
         tensor: Tensor = getattr(self.materials.inputs, name)
         if not tensor.storage.sparse:
-            return Written.between(name, to_numpy(self.after(tensor)), self._expected(name, tensor.view))
+            as_before = self.materials.stored is None and not self.moved[id(tensor.storage)].size
+            return None if as_before else self._compared(name, tensor)
         used = self.materials.geometry.used
         rows = {int(block): i for i, block in enumerate(used)}
         after = self.after(tensor)[torch.from_numpy(used).to(self.device)]
@@ -187,6 +195,9 @@ class Placement:
         if written is None or isinstance(written.index, int):
             return written
         return replace(written, index=(int(used[written.index[0]]), *written.index[1:]))
+
+    def _compared(self, name: str, tensor: Tensor) -> Written | None:
+        return Written.between(name, to_numpy(self.after(tensor)), self._expected(name, tensor.view))
 
     def _expected(self, name: str, before: Array, rows: dict[int, int] | None = None) -> Array:
         """What a right call leaves: a cache with its new tokens, everything else as it was."""
@@ -204,9 +215,13 @@ class Placement:
         tensor: Tensor = getattr(self.materials.inputs, names[0])
         if tensor.storage.sparse:
             return None
-        before, after = tensor.storage.data, to_numpy(self._flat[id(tensor.storage)])
-        fence = np.where(tensor.storage.state == OUT_OF_REACH, after, before)
-        return Written.between(" or ".join(names), fence, before, first=tensor.offset)
+        moved = self.moved[id(tensor.storage)]
+        beyond = moved[tensor.storage.state[moved] == OUT_OF_REACH]
+        if not beyond.size:
+            return None
+        first, after = int(beyond[0]), to_numpy(self._flat[id(tensor.storage)])
+        got, was = float(after[first]), float(tensor.storage.data[first])
+        return Written(" or ".join(names), first - tensor.offset, got, was, len(beyond))
 
     def unwritten(self) -> int:
         """How many elements of a given `out` still hold the poison's exact bits."""

@@ -13,7 +13,7 @@ from harness.case import Case
 from harness.executors import gridsim
 from harness.executors.base import BadAccess, Conditions, Failure, Observed, Placement, observe
 from harness.inputs import Materials
-from harness.subjects import Subject
+from harness.subjects import Subject, WrongUse
 from harness.tensors import DEAD
 
 # torch.empty then comes filled with NaN: an unwritten output shows.
@@ -30,7 +30,7 @@ class GridSim:
 
     def __init__(self) -> None:
         if complaint := gridsim.self_test():
-            raise RuntimeError(complaint)
+            raise WrongUse(complaint)
 
     def declines(self, case: Case) -> str | None:  # noqa: ARG002  (every executor is asked)
         """gridsim declines only while running, by operation."""

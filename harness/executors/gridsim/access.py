@@ -21,13 +21,17 @@ Change = Callable[..., Array]
 
 @dataclass(frozen=True)
 class Site:
-    """One place in the kernel that touches memory; rows: its pointers count along the last axis, wrapping apart."""
+    """One place in the kernel that touches memory.
+
+    rows: its pointers count along the last axis, wrapping apart; led: of these only the first lane is given.
+    """
 
     line: Line
     name: str
     element: str
     shape: tuple[int, ...]
     rows: bool
+    led: bool
     codec: Codec
     orders: frozenset[str] = frozenset()
 
@@ -47,29 +51,48 @@ class Site:
     def read(self, frame: Frame, pointer: Pointer, mask: Array | None = None, other: Array | None = None) -> Array:
         """Load. Lanes that the mask shuts out get `other`, or 0 where the kernel leaves them undefined."""
         mask = self.settle(frame, mask)
-        pointer = self.narrowed("read", frame, pointer, mask)
         found = np.zeros((1,) * pointer.offset.ndim, self.codec.carrier) if other is None else other
         if mask is not None and not mask.any():
             return found
+        if (whole := self.in_rows(pointer, mask, found)) is not None:
+            return whole
+        pointer = self.narrowed("read", frame, self.spread(pointer), mask)
         for owner, own in owners(pointer, mask):
-            values = self.row(owner, pointer.offset, own) if self.rows and not owner.watches else None
-            if values is None:
-                values = self.fetch(frame, owner, pointer.offset, own)
-            found = values if own is None else keep(values, own, found)
+            values = self.fetch(frame, owner, pointer.offset, own)
+            found = values if own is None else np.where(own, values, found)
         return found
 
-    def row(self, owner: Allocation, index: Array, mask: Array | None) -> Array | None:
-        """Fetch whole rows, where nothing is wrong with any of them."""
-        first, count = index[..., 0], index.shape[-1]
-        if count == 1 or (index[..., -1] - first != count - 1).any():
+    def spread(self, pointer: Pointer) -> Pointer:
+        """Give every lane its own offset where the first stood for all."""
+        return pointer.moved(wide.add(pointer.offset, np.arange(self.shape[-1]))) if self.led else pointer
+
+    def in_rows(self, pointer: Pointer, mask: Array | None, other: Array) -> Array | None:
+        """Fetch whole rows, and only those that the mask lets through, where nothing is wrong with any of them."""
+        owner, index, count = pointer.owners[0], pointer.offset, self.shape[-1] if self.rows else 1
+        if count == 1 or pointer.which is not None or owner.watches or type(index) is wide.Wide:
             return None
-        if mask is not None and mask.shape[-1] > 1 and (mask != mask[..., :1]).any():
+        first = index[..., 0]
+        if not self.led and (index.shape[-1] == 1 or (index[..., -1] - first != count - 1).any()):
             return None
-        first = first if mask is None else shut(first, mask[..., 0])
-        width = self.codec.storage.itemsize
-        return (
-            self.codec.unpack(owner.rows(self.codec.storage, count)[first]) if owner.tidy(first, count, width) else None
-        )
+        if mask is None:
+            return self.rows_at(owner, first, count)
+        lines, reach = mask[..., 0], extent(mask, count)
+        if not reach:
+            return None
+        lines, first, _ = np.broadcast_arrays(lines, first, other[..., 0])
+        values = self.rows_at(owner, first[lines], reach)
+        if values is None:
+            return None
+        found = np.empty((*lines.shape, count), values.dtype)
+        found[...] = other
+        found[lines, :reach] = values
+        return found
+
+    def rows_at(self, owner: Allocation, first: Array, count: int) -> Array | None:
+        """Fetch the rows that begin at these elements, unless something is wrong with one."""
+        storage = self.codec.storage
+        tidy = owner.tidy(first, count, storage.itemsize)
+        return self.codec.unpack(owner.rows(storage, count)[first]) if tidy else None
 
     def fetch(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> Array:
         """Read from one allocation; what lies out of bounds is poison."""
@@ -119,9 +142,10 @@ class Site:
                 raw: Array | None = None) -> None:  # fmt: skip
         """Show an access to those who watch the allocation, a store with what it writes; what is dropped is none."""
         width, index = self.codec.storage.itemsize, self.lanes(frame, index)
-        inside = (index >= 0) & (index < owner.nbytes // width)
-        lanes = np.flatnonzero(inside if mask is None else inside & mask)
+        lanes = np.arange(index.size) if mask is None else np.flatnonzero(self.lanes(frame, mask))
         at, bits = index.reshape(-1)[lanes], np.dtype(f"u{width}")
+        inside = (at >= 0) & (at < owner.nbytes // width)
+        lanes, at = lanes[inside], at[inside]
         new = None if raw is None else self.lanes(frame, raw).reshape(-1)[lanes].view(bits)
         programs = frame.programs.numbers[lanes // (index.size // frame.count)]
         touch = Touch(at, programs, owner.flat(bits).take(at), new, width, self.line, self.orders)
@@ -153,9 +177,9 @@ class Site:
 
     def allowed(self, frame: Frame, owner: Allocation, index: Array, mask: Array | None) -> tuple[Array, Array | None]:
         """Check writes; those out of bounds are dropped."""
-        checked = index if mask is None else shut(index, mask)
-        if owner.clean(checked, self.codec.storage.itemsize):
+        if owner.clean(index if mask is None else index[mask], self.codec.storage.itemsize):
             return index, mask
+        checked = index if mask is None else shut(index, mask)
         inside = self.report(frame, owner, checked, mask, write=True) != OUT_OF_BOUNDS
         return index, inside if mask is None else inside & mask
 
@@ -212,12 +236,13 @@ def shut(index: Array, mask: Array) -> Array:
     return np.where(mask, index, whole[np.unravel_index(int(open_.argmax()), whole.shape)])
 
 
-def keep(values: Array, mask: Array, other: Array) -> Array:
-    """Choose; whole rows in place, which is quicker."""
-    if other.size == 1 and values.shape[:-1] == mask.shape[:-1]:
-        np.copyto(values, other, where=~mask)
-        return values
-    return np.where(mask, values, other)
+def extent(mask: Array, count: int) -> int:
+    """Tell how far from their beginning a mask lets all rows through that it does not shut out; 0 where they differ."""
+    if mask.shape[-1] == 1:
+        return count
+    reach = int(mask.any(axis=tuple(range(mask.ndim - 1))).sum())
+    alike = (mask[..., :reach] == mask[..., :1]).all() and not mask[..., reach:].any()
+    return reach if alike else 0
 
 
 def tile(descriptor: Descriptor, corner: Sequence[Array], shape: tuple[int, ...]) -> tuple[Pointer, Array]:
@@ -236,10 +261,10 @@ def tile(descriptor: Descriptor, corner: Sequence[Array], shape: tuple[int, ...]
     return pointer.moved(offset), inside
 
 
-def site(op: Op, kind: Type, *, rows: bool = False) -> Site:
+def site(op: Op, kind: Type, *, rows: bool = False, led: bool = False) -> Site:
     """Describe the access that an operation makes through a pointer of this type; pointers lie as 64-bit addresses."""
     codec = CODECS.get(kind.element, CODECS["i64"])
-    return Site(op.line, str(op.line), kind.element, kind.shape, rows, codec, orders(op))
+    return Site(op.line, str(op.line), kind.element, kind.shape, rows, led, codec, orders(op))
 
 
 def orders(op: Op) -> frozenset[str]:
@@ -284,7 +309,7 @@ def change(op: Op, element: str) -> Change:
     if len(words) != 1:
         raise refuse(op)
     bring = CODECS[element].round
-    apply = CHANGES[words[0]]
+    apply = CHANGES[f"u{words[0]}" if element.startswith("ui") and words[0] in ("max", "min") else words[0]]
     return lambda old, new: bring(apply(old, new))
 
 

@@ -56,8 +56,12 @@ def _high(a: Array, b: Array) -> Array:
     return high
 
 
-def _erf(x: Array) -> Array:
-    return torch.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+def _by_torch(apply: Callable[[torch.Tensor], torch.Tensor]) -> Function:
+    """Take from torch what NumPy lacks."""
+    return lambda x: apply(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
+_erf = _by_torch(torch.erf)
 
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
@@ -75,6 +79,17 @@ def _clamp_nan(x: Array, low: Array, high: Array) -> Array:
 
 def _rsqrt(x: Array) -> Array:
     return (1 / np.sqrt(x)).astype(x.dtype)
+
+
+def _exp10(x: Array) -> Array:
+    found: Array = np.power(x.dtype.type(10), x)
+    return found
+
+
+def _saturate(x: Array) -> Array:
+    """Clamp to 0 and 1; a NaN becomes 0."""
+    found: Array = np.fmin(np.fmax(x, x.dtype.type(0)), x.dtype.type(1))
+    return found
 
 
 def _away(x: Array) -> Array:
@@ -129,6 +144,7 @@ ROUNDED: dict[str, Function] = {
     "arith.divf": np.divide,
     "arith.remf": np.fmod,
     "tt.precise_divf": np.divide,
+    "tt.approx_divf": np.divide,
     "tt.precise_sqrt": np.sqrt,
     "math.sqrt": np.sqrt,
     "math.rsqrt": _rsqrt,
@@ -177,6 +193,13 @@ LIBRARY: dict[str, Function] = {
     "abs": np.abs,
     "pow": np.power,
     "erf": _erf,
+    "erfc": _by_torch(torch.erfc),
+    "erfinv": _by_torch(torch.erfinv),
+    "lgamma": _by_torch(torch.lgamma),
+    "exp10": _exp10,
+    "saturate": _saturate,
+    "isfinite": np.isfinite,
+    "signbit": np.signbit,
     "fma": _fma,
     "rsqrt": _rsqrt,
     "round": _away,

@@ -27,15 +27,23 @@ def _float_to_float(op: Op, kinds: tuple[Type, ...]) -> Function:
 def _towards_zero(op: Op, target: str) -> Function:
     if target == "bf16":
         return lambda x: chop(x, 7)
+    if target == "f8E5M2":
+        return _upper_half
     if target != "f16":
         raise refuse(op, f"rounding towards zero to {target}")
+    return _half_towards_zero
 
-    def cut(x: Array) -> Array:
-        near = half(x)
-        below = np.nextafter(near.astype(np.float16), np.float16(0)).astype(np.float32)
-        return np.where(np.abs(near) > np.abs(x), below, near)
 
-    return cut
+def _half_towards_zero(x: Array) -> Array:
+    near = half(x)
+    below = np.nextafter(near.astype(np.float16), np.float16(0)).astype(np.float32)
+    return np.where(np.abs(near) > np.abs(x), below, near)
+
+
+def _upper_half(x: Array) -> Array:
+    """Cut to e5m2 as Triton does: the upper half of an fp16's bits."""
+    bits = CODECS["f16"].pack(_half_towards_zero(x)).view(np.uint16) & np.uint16(0xFF00)
+    return CODECS["f16"].unpack(bits.view(np.float16))
 
 
 def _int_to_float(op: Op, kinds: tuple[Type, ...]) -> Function:
@@ -54,17 +62,25 @@ def _int_to_float(op: Op, kinds: tuple[Type, ...]) -> Function:
 
 
 def _float_to_int(op: Op, kinds: tuple[Type, ...]) -> Function:
-    """Convert towards zero; beyond the range NVIDIA's conversions saturate, and make 0 of a NaN."""
+    """Convert towards zero; beyond the range NVIDIA's conversions saturate.
+
+    A NaN gives 0, or the highest bit alone where either side has 64 bits (PTX ISA, cvt). There is no conversion to
+    8 bits: it is one to 16, cut.
+    """
     kind = CODECS[op.result_types[0].element].carrier
-    given = kind if op.name == "arith.fptosi" else np.dtype(f"u{kind.itemsize}")
     if kind == np.bool_:
         return lambda x: x != 0
+    letter, width = "i" if op.name == "arith.fptosi" else "u", max(kind.itemsize, 2)
+    given = np.dtype(f"{letter}{width}")
     low, high = np.iinfo(given).min, np.iinfo(given).max
+    nan = 1 << 8 * width - 1 if 8 in (kind.itemsize, CODECS[kinds[0].element].carrier.itemsize) else 0
+    odd = np.array(nan, f"u{width}").view(given)
 
     def run(x: Array) -> Array:
-        wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        wide = np.trunc(x.astype(np.float64))
         inside = np.where((wide >= low) & (wide < high), wide, 0).astype(given)
-        return np.where(wide >= high, given.type(high), np.where(wide < low, given.type(low), inside)).view(kind)
+        found = np.where(wide >= high, given.type(high), np.where(wide < low, given.type(low), inside))
+        return np.where(np.isnan(wide), odd, found).astype(f"{letter}{kind.itemsize}").view(kind)
 
     return run
 

@@ -17,19 +17,20 @@ from harness.executors.gridsim.arith import refuse
 from harness.executors.gridsim.bodies import TURNS, Body, both, branch, looped, outcomes, together, turns_of
 from harness.executors.gridsim.codecs import Array
 from harness.executors.gridsim.flow import addressing, stored, waits
-from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Behaviour, Frame, Step, Value
+from harness.executors.gridsim.frames import NOBODY, NOWHERE, UNSET, Behaviour, Frame, Programs, Step, Value
 from harness.executors.gridsim.ir import Block, Function, Op, Target, Type
 from harness.executors.gridsim.spans import Spans
 from harness.executors.gridsim.wide import follow
 
 SPIN = 1 << 17  # a loop that long waits for another program, which programs in lockstep never finish
-ENDS = {"scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return", "cf.br", "cf.cond_br"}
+RETURNS = {"tt.return", "tt.map_elementwise.return"}
+ENDS = {"scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return", "cf.br", "cf.cond_br", *RETURNS}
 
 
 class Translation:
     """One function, ready to run."""
 
-    def __init__(self, function: Function, callees: dict[str, Function]) -> None:
+    def __init__(self, function: Function, callees: dict[str, Function], outer: Translation | None = None) -> None:
         self.function, self.callees = function, callees
         self.addressing, self.stored, self.waits = addressing(function), stored(function), waits(function)
         self.slots: dict[str, int] = {}
@@ -38,7 +39,9 @@ class Translation:
         self.bodies: list[Body] = []
         self.possible: set[Behaviour] = set()
         self.widest = 1
-        self.spans = Spans()
+        self.spans = Spans.of(function)
+        if outer is not None:
+            self.slots, self.types, self.template = dict(outer.slots), dict(outer.types), outer.template.copy()
         self.blocks = {block.label: (self.block(block), block.ops[-1]) for block in function.body}
         self.args = self.blocks[function.body[0].label][0].args
         self.needed = set().union(*(body.free for body, _ in self.blocks.values())) | {
@@ -107,15 +110,15 @@ class Translation:
 
     def simple(self, op: Op) -> None:
         """Translate an operation without control flow; compute it at once where it depends on no program."""
-        rows = op.name == "tt.load" and op.operands[0] in self.spans.counting
         combine = self.combine(op) if op.name in ("tt.reduce", "tt.scan") else None
         try:
-            made = steps.build(op, self.kinds(op), combine, rows=rows)
+            made = steps.build(op, self.kinds(op), combine, self.spans)
         except (KeyError, ValueError, IndexError) as error:  # a type or an attribute that no table has
             raise refuse(op, repr(error)) from error
         if made.apply is not None and self.addressing.intersection(op.results):
             made = replace(made, apply=follow(op, self.kinds(op), made.apply))
-        self.spans.learn(op, self.kinds(op))
+        if self.spans.led.intersection(op.results):
+            made = steps.leading(made)
         places = self.find(op.operands)
         constants = [self.template[place] for place in places]
         slots = self.define(op.results, op.result_types)
@@ -172,7 +175,7 @@ class Translation:
             label, lanes, now = work.pop()
             body, last = self.blocks[label]
             body.run(now)
-            if last.name == "tt.return":
+            if last.name in RETURNS:
                 parts.append((lanes, body.results(now)))
             for target, some, after in self.leave(last, now):
                 self.hand(after, last.targets[target])
@@ -316,9 +319,29 @@ def _call(self: Translation, op: Op) -> Step:
     return step
 
 
+def _map(self: Translation, op: Op) -> Step:
+    """Run a scalar function for every element, or for so many neighbours at once, as if each were a program."""
+    (region,), kinds, pack = op.regions, self.kinds(op), op.number("pack")
+    function = Function("map_elementwise", region[0].args, region[0].arg_types, region)
+    inner, shape = Translation(function, self.callees, self), kinds[0].shape
+    given, results = self.find(op.operands), self.define(op.results, op.result_types)
+
+    def step(frame: Frame) -> None:
+        spread = [np.broadcast_to(frame.array(slot), (frame.count, *shape)).reshape(-1, pack) for slot in given]
+        programs = Programs(np.repeat(frame.programs.numbers, spread[0].shape[0] // frame.count), frame.programs.grid)
+        found = inner.start([column for value in spread for column in value.T], Frame([], programs, frame.world))
+        columns = [np.broadcast_to(np.asarray(one), spread[0].shape[:1]) for one in found]
+        for number, slot in enumerate(results):
+            own = columns[number * pack : (number + 1) * pack]
+            frame.values[slot] = np.stack(own, axis=-1).reshape(frame.count, *shape)
+
+    return step
+
+
 STRUCTURED: dict[str, Callable[[Translation, Op], Step]] = {
     "scf.if": _if,
     "scf.for": _for,
     "scf.while": _while,
     "tt.call": _call,
+    "tt.map_elementwise": _map,
 }

@@ -30,8 +30,8 @@ def stored(function: Function) -> set[str]:
 
 def waits(function: Function) -> bool:
     """Tell whether a loop without a count looks at what other programs do: it may wait for them."""
-    loops = (op for op in _operations(function.body) if op.name == "scf.while")
-    inner = (op for loop in loops for region in loop.regions for op in _operations(region))
+    loops = (op for op in operations(function.body) if op.name == "scf.while")
+    inner = (op for loop in loops for region in loop.regions for op in operations(region))
     return any(op.name.startswith("tt.atomic") or op.attributes.get("isVolatile") for op in inner)
 
 
@@ -40,7 +40,7 @@ def _reaching(function: Function, ends: set[str]) -> set[str]:
     for into, given in _moves(function.body):
         sources.setdefault(into, set()).update(given)
     found: set[str] = set()
-    last = (op for op in _operations(function.body) if op.name in ends)
+    last = (op for op in operations(function.body) if op.name in ends)
     work = [name for op in last for name in (op.operands if op.name in PASSING else op.operands[:1])]
     while work:
         name = work.pop()
@@ -50,12 +50,13 @@ def _reaching(function: Function, ends: set[str]) -> set[str]:
     return found
 
 
-def _operations(blocks: Iterable[Block]) -> Iterator[Op]:
-    for block in blocks:
+def operations(body: Iterable[Block]) -> Iterator[Op]:
+    """Yield every operation, each before those of its regions."""
+    for block in body:
         for op in block.ops:
             yield op
             for region in op.regions:
-                yield from _operations(region)
+                yield from operations(region)
 
 
 def _moves(blocks: tuple[Block, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -103,6 +103,17 @@ def choose(value: Value, lanes: Array) -> Value:
     return rows(value, lanes)
 
 
+def lead(value: Value) -> Value:
+    """Keep the first lane along the last axis."""
+    if isinstance(value, Descriptor):
+        return value
+    return value.map(_first) if isinstance(value, Pointer) else each(_first, value)
+
+
+def _first(x: Array) -> Array:
+    return x[..., :1]
+
+
 def rows(x: Array, lanes: Array) -> Array:
     """Keep some programs' rows of an array; one that depends on no program has one row for all."""
     if x.shape[0] == 1:

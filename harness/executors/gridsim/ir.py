@@ -22,6 +22,7 @@ Attribute = str | int | bool | tuple[str, ...] | tuple[int, ...]
 VALUE = re.compile(r"%[\w.$-]+(?:#\d+)?")
 WORD = re.compile(r"(?<![\w%#@^.\x00])[A-Za-z_]\w*(?![\w.]*\x00)")
 PAIR = re.compile(r"(\w+) = ([\w.]+)")
+SYMBOL = r"(?:\x00\d+\x00|[\w.$-]+)"  # a name that needs quotes is a string, which is hidden by now
 TARGET = re.compile(r"\^(\w+)(?:\(([^)]*)\))?")
 
 
@@ -110,8 +111,9 @@ class Function:
     callees: dict[str, Function] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=1024)
 def parse(text: str) -> Function:
-    """Read a module of TTIR: its public function."""
+    """Read a module of TTIR: its public function. Who runs a kernel and who reads its arithmetic share one tree."""
     plain, strings = hide(text)
     where = {name: Line(*place) for name, place in locations(plain, strings).items()}
     try:
@@ -161,14 +163,14 @@ class _Parser:
 
     def function(self, text: str) -> tuple[str, Function]:
         head, _ = tail(text, self.where)
-        name, rest = groups(r".*?@([\w.$-]+)\((.*)", head)
+        name, rest = groups(rf".*?@({SYMBOL})\((.*)", head)
         depth, end = 1, 0
         while depth:
             depth += {"(": 1, ")": -1}.get(rest[end], 0)
             end += 1
         args, types = self.arguments(rest[: end - 1])
         body, _, _ = self.region("entry", args, types)
-        return head, Function(name, args, types, body)
+        return head, Function(str(attribute(name, self.strings)), args, types, body)
 
     def arguments(self, text: str) -> tuple[tuple[str, ...], tuple[Type, ...]]:
         pairs = [part.split(":", 1) for part in split(without_braces(text))]
@@ -259,7 +261,7 @@ class _Parser:
         outer = without_braces(body)
         extra = attributes(body, self.strings)
         extra.update({key: attribute(value, self.strings) for key, value in PAIR.findall(outer)})
-        extra["words"] = tuple(WORD.findall(PAIR.sub("", re.sub(r"@[\w.$-]+", "", outer))))
+        extra["words"] = tuple(WORD.findall(PAIR.sub("", re.sub(rf"@{SYMBOL}", "", outer))))
         self.literals(str(name), body, extra)
         targets = tuple(Target(label, self.values(handed.split(":")[0])) for label, handed in TARGET.findall(outer))
         operands = self.values(TARGET.sub("", outer))
@@ -273,8 +275,14 @@ class _Parser:
     def literals(self, name: str, body: str, extra: dict[str, Attribute]) -> None:
         if name == "arith.constant":
             extra["value"] = re.sub(r"\x00(\d+)\x00", lambda m: self.strings[int(m[1])], without_braces(body).strip())
+        if name == "tt.assert":
+            extra["message"] = attribute(body.split(", ")[-1], self.strings)
+        if name == "tt.dot_scaled":
+            left, right = groups(r"\s*%\S+(?: (scale) %\S+)?, %\S+(?: (scale) %\S+)?, .*", body)
+            extra["scaled"] = (int(bool(left)), int(bool(right)))
         if name == "tt.call":
-            (extra["callee"],) = groups(r".*?@([\w.$-]+).*", body)
+            (callee,) = groups(rf".*?@({SYMBOL}).*", body)
+            extra["callee"] = attribute(callee, self.strings)
 
     def signature(self, rest: str) -> tuple[str, str]:
         parts = split(rest, " : ")

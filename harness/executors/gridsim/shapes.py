@@ -16,6 +16,7 @@ import numpy as np
 from harness.executors.gridsim.arith import Function, refuse
 from harness.executors.gridsim.codecs import CODECS, Array, tf32
 from harness.executors.gridsim.ir import Op, Type
+from harness.executors.gridsim.scaled import dot_scaled
 
 Combine = Callable[[list[Array]], list[Array]]
 Fold = Callable[..., Array | tuple[Array, ...]]
@@ -48,6 +49,13 @@ def _scalar(text: str, element: str) -> Array:
         bits = np.array([int(text, 16)], f"u{codec.storage.itemsize}")
         return codec.unpack(bits.view(codec.storage))
     return np.array([float(text) if codec.carrier.kind == "f" else int(text, 0)]).astype(codec.carrier)
+
+
+def _poison(op: Op, kinds: tuple[Type, ...]) -> Function:
+    """Make a value that no right kernel looks at."""
+    kind = op.result_types[0]
+    value = CODECS[kind.element].poison.reshape((1,) * (1 + len(kind.shape)))
+    return lambda: value
 
 
 def _range(op: Op, kinds: tuple[Type, ...]) -> Function:
@@ -211,9 +219,14 @@ def scan(op: Op, kinds: tuple[Type, ...], combine: Combine) -> Fold:
     return run
 
 
+PRECISIONS = {"ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"}  # the last three come near float32, and run as float32
+
+
 def _dot(op: Op, kinds: tuple[Type, ...]) -> Function:
     """Multiply with float32 sums (exact ones for integers); TF32 cuts its operands."""
     (left, right, _), element = kinds, op.result_types[0].element
+    if op.attributes.get("inputPrecision", "ieee") not in PRECISIONS:
+        raise refuse(op, f"the precision {op.attributes['inputPrecision']}")
     cut = left.element == "f32" and op.attributes.get("inputPrecision") == "tf32"
     codec = CODECS[element]
     wide = np.float64 if element in ("i32", "f64") else np.float32  # BLAS has no integers; 8-bit products sum exactly
@@ -226,11 +239,8 @@ def _dot(op: Op, kinds: tuple[Type, ...]) -> Function:
     return run
 
 
-def _unbuilt(op: Op, kinds: tuple[Type, ...]) -> Function:
-    raise refuse(op)
-
-
 SHAPES: dict[str, Callable[[Op, tuple[Type, ...]], Fold]] = {
+    "ub.poison": _poison,
     "tt.make_range": _range,
     "tt.splat": _splat,
     "tt.broadcast": _same,
@@ -245,6 +255,6 @@ SHAPES: dict[str, Callable[[Op, tuple[Type, ...]], Fold]] = {
     "tt.histogram": _histogram,
     "arith.select": select,
     "tt.dot": _dot,
-    "tt.dot_scaled": _unbuilt,
+    "tt.dot_scaled": dot_scaled,
 }
 MOVES = {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.unsplat"}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,16 +12,26 @@ from harness.executors.gridsim import access, wide
 from harness.executors.gridsim.arith import ELEMENTWISE, refuse
 from harness.executors.gridsim.casts import CASTS
 from harness.executors.gridsim.codecs import CODECS, Array
-from harness.executors.gridsim.frames import Descriptor, Frame, Step, Value
+from harness.executors.gridsim.descriptors import DESCRIPTORS
+from harness.executors.gridsim.frames import Frame, Step, Value, lead
 from harness.executors.gridsim.ir import Op, Type
 from harness.executors.gridsim.memory import Allocation, Pointer, common
-from harness.executors.gridsim.shapes import MOVES, SHAPES, Combine, constant, full, reduce, scan, select
+from harness.executors.gridsim.operations import REFUSED
+from harness.executors.gridsim.shapes import MOVES, SHAPES, Combine, constant, reduce, scan, select
+from harness.executors.gridsim.spans import Spans
 
 Slots = tuple[int, ...]
 Kinds = tuple[Type, ...]
 Apply = Callable[..., Value | tuple[Value, ...]]  # of values
 Effect = Callable[..., Value | None]  # of a frame and values
-IDLE = {"tt.print", "tt.assert", "gpu.barrier", "ttg.barrier", "llvm.intr.assume"}
+IDLE = {
+    "tt.print",
+    "gpu.barrier",
+    "ttg.barrier",
+    "llvm.intr.assume",
+    "tt.grid_dependency_wait",
+    "tt.grid_dependency_launch_dependents",
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,12 @@ class Made:
         if len(results) == 1 and len(given) == 2:
             return _binary(self.apply, given[0], given[1], results[0])
         return _apply(self.apply, given, results)
+
+
+def leading(made: Made) -> Made:
+    """Compute with the first lane along the last axis alone."""
+    apply = made.apply
+    return made if apply is None else replace(made, apply=lambda *given: apply(*(lead(value) for value in given)))
 
 
 def _idle(_frame: Frame) -> None:
@@ -85,8 +101,8 @@ def _binary(apply: Apply, a: int, b: int, to: int) -> Step:
     return step
 
 
-def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = False) -> Made:
-    """Find an operation in the tables; rows: the pointers of a load are known to run on along the last axis."""
+def build(op: Op, kinds: Kinds, combine: Combine | None, spans: Spans) -> Made:
+    """Find an operation in the tables; spans tell which pointers of a load are known to run on along the last axis."""
     if op.name == "arith.constant":
         return Made(lambda: constant(op))
     if combine is not None:
@@ -94,7 +110,8 @@ def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = 
     if op.name in IDLE:
         return Made()
     if op.name == "tt.load":
-        return Made(effect=access.site(op, kinds[0], rows=rows).read)
+        rows, led = (op.operands[0] in names for names in (spans.counting, spans.led))
+        return Made(effect=access.site(op, kinds[0], rows=rows, led=led).read)
     if op.name in EFFECTS:
         return Made(effect=EFFECTS[op.name](op, kinds), pure=op.name in PURE)
     if any(kind.kind == "pointer" for kind in (*kinds, *op.result_types)):
@@ -102,7 +119,7 @@ def build(op: Op, kinds: Kinds, combine: Combine | None = None, *, rows: bool = 
     for table in (ELEMENTWISE, CASTS, SHAPES):
         if op.name in table:
             return Made(table[op.name](op, kinds))
-    raise refuse(op)
+    raise refuse(op, REFUSED.get(op.name, ""))
 
 
 def _on_pointers(op: Op, kinds: Kinds) -> Apply:
@@ -203,37 +220,28 @@ def _exchange(op: Op, kinds: Kinds) -> Effect:
     return run
 
 
-def _describe(op: Op, kinds: Kinds) -> Effect:
-    rank = (len(kinds) - 1) // 2
-    fill = np.nan if op.attributes.get("padding") == 2 else 0.0  # Triton's PaddingOption
+def _hold(op: Op, kinds: Kinds) -> Effect:
+    """Stop at an assertion that some element fails, as a GPU's trap does."""
 
-    def run(frame: Frame, pointer: Pointer, *sizes: Array) -> Descriptor:
-        return Descriptor(pointer, sizes[:rank], sizes[rank:], fill)
-
-    return run
-
-
-def _load_tile(op: Op, kinds: Kinds) -> Effect:
-    site, shape = access.site(op, kinds[0]), op.result_types[0].shape
-
-    def run(frame: Frame, descriptor: Descriptor, *corner: Array) -> Array:
-        pointer, inside = access.tile(descriptor, corner, site.shape)
-        fill = np.full((1,) * (len(site.shape) + 1), descriptor.fill, site.codec.carrier)
-        found = full(site.read(frame, pointer, inside, fill), site.shape)
-        return found.reshape(found.shape[0], *shape)
+    def run(frame: Frame, condition: Array) -> None:
+        if not condition.all():
+            place = frame.programs.place(int(np.argwhere(~condition)[0, 0]))
+            where = f"{op.line.path}:{op.line.number}"
+            raise AssertionError(f"device assertion {op.attributes['message']!r} fails in program {place} ({where})")
 
     return run
 
 
-def _store_tile(op: Op, kinds: Kinds) -> Effect:
+def _look(op: Op, kinds: Kinds) -> Effect:
     site = access.site(op, kinds[0])
-    (stored,) = (number for number, kind in enumerate(kinds) if number and kind.shape)
-    shape = kinds[stored].shape
+    return lambda frame, pointer, mask: site.atomic(frame, pointer, mask, lambda old: old)
 
-    def run(frame: Frame, descriptor: Descriptor, *rest: Array) -> None:
-        corner, value = rest[: stored - 1] + rest[stored:], full(rest[stored - 1], shape)
-        pointer, inside = access.tile(descriptor, corner, site.shape)
-        site.write(frame, pointer, value.reshape(value.shape[0], *site.shape), inside)
+
+def _put(op: Op, kinds: Kinds) -> Effect:
+    site = access.site(op, kinds[0])
+
+    def run(frame: Frame, pointer: Pointer, value: Array, mask: Array) -> None:
+        site.atomic(frame, pointer, mask, lambda _, new: new, value)
 
     return run
 
@@ -251,8 +259,9 @@ EFFECTS: dict[str, Callable[[Op, Kinds], Effect]] = {
     "tt.store": _store,
     "tt.atomic_rmw": _update,
     "tt.atomic_cas": _exchange,
-    "tt.make_tensor_descriptor": _describe,
-    "tt.descriptor_load": _load_tile,
-    "tt.descriptor_store": _store_tile,
+    "tt.assert": _hold,
+    "tt.atomic_load": _look,
+    "tt.atomic_store": _put,
+    **DESCRIPTORS,
 }
 PURE = {"tt.get_program_id", "tt.get_num_programs", "tt.int_to_ptr", "tt.make_tensor_descriptor"}

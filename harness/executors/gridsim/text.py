@@ -13,6 +13,7 @@ STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 LOCATION = re.compile(r"\s*\bloc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 OPENING, CLOSING = "<([{", ">)]}"
+BRACKETS = re.escape(OPENING + CLOSING)
 
 
 def hide(text: str) -> tuple[str, list[str]]:
@@ -38,14 +39,15 @@ def split(text: str, separator: str = ",") -> list[str]:
     """Split where no bracket is open."""
     if separator not in text:
         return [text.strip()] if text.strip() else []
-    parts, depth, start, i = [], 0, 0, 0
-    while i < len(text):
-        depth += (text[i] in OPENING) - (text[i] in CLOSING)
-        if not depth and text.startswith(separator, i):
-            parts.append(text[start:i].strip())
-            start = i = i + len(separator)
-        else:
-            i += 1
+    parts, depth, start = [], 0, 0
+    for match in re.finditer(rf"[{BRACKETS}]|{separator}", text):
+        if match[0] in OPENING:
+            depth += 1
+        elif match[0] in CLOSING:
+            depth -= 1
+        elif not depth:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
     last = text[start:].strip()
     return [*parts, last] if last else parts
 
@@ -53,14 +55,14 @@ def split(text: str, separator: str = ",") -> list[str]:
 def _braces(text: str) -> list[tuple[int, int]]:
     """Find the outermost pairs of braces."""
     found, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        if char == "{":
-            start = start if depth else i
+    for match in re.finditer("[{}]", text):
+        if match[0] == "{":
+            start = start if depth else match.start()
             depth += 1
-        elif char == "}":
+        else:
             depth -= 1
             if not depth:
-                found.append((start, i + 1))
+                found.append((start, match.end()))
     return found
 
 
