@@ -146,6 +146,8 @@ FIRES = {
     "re-poisoned K": FIRES_ON_DEAD,
     "re-poisoned V": FIRES_ON_DEAD,
     "re-poisoned spare blocks": FIRES_ON_DEAD,
+    "re-poisoned rows": "test_relations."
+    "test_a_subject_that_looks_at_the_rows_of_a_graphs_padding_is_found_and_the_culprit_named",
     "re-poisoned table padding": FIRES_ON_DEAD,
     "re-poisoned all": "test_relations.test_what_only_all_changes_together_move_is_still_found",
     "renumbered blocks": "test_relations.test_a_subject_that_looks_at_block_ids_is_found",
@@ -159,17 +161,41 @@ HEAD = """\
 # Checks and relations
 
 A check looks at one call, a relation compares two. *exact*: one output is right, bit by bit or up to the rounding that
-is named. *bitwise*: no bit may move. *bound*: every element within its derived error bound. A bitwise relation that
-fails while both outputs are within the bound is of kind `determinism`. The last two columns name the test with a
-planted fault and the test with a right kernel.
+is named. *bitwise*: no bit may move. *bound*: every element within its derived error bound. *nothing*: what is seen
+is a fault by itself. A bitwise relation that fails while both outputs are within the bound is of kind `determinism`; a
+subject without the promise that a relation requires is held to the bound alone. The last two columns name the test
+with a planted fault and the test with a right kernel.
 
 Written by `python -m harness.checks_table`; `tests/test_checks_table.py` holds it to what the code declares.
 """
 
 
+#: What only the supervisor sees.
+PROCESS = (
+    Row(
+        "died",
+        "crash",
+        "nothing",
+        "a worker process",
+        "the place in the subject, as far as it is known",
+        "test_worker.test_a_crash_is_a_finding_that_names_the_signal_and_the_place",
+        RIGHT,
+    ),
+    Row(
+        "hung",
+        "hang",
+        "nothing",
+        "a worker process",
+        "the place in the subject where it was",
+        "test_worker.test_a_hang_is_killed_at_its_limit_and_says_where_it_was",
+        RIGHT,
+    ),
+)
+
+
 def rows() -> tuple[Row, ...]:
     """Checks in the order in which they are made, then relations in the order of their declaration."""
-    return (*(_of_check(check) for check in CHECKS), *(_of_relation(relation) for relation in all_relations()))
+    return (*PROCESS, *(_of_check(check) for check in CHECKS), *(_of_relation(one) for one in all_relations()))
 
 
 def all_relations() -> tuple[Relation, ...]:
@@ -190,12 +216,12 @@ def _of_check(check: Check) -> Row:
 
 
 def _of_relation(relation: Relation) -> Row:
-    """A relation compares bits, and a subject that promises no determinism within the bound, unless it says more."""
-    expects = str(getattr(relation, "expects", "bitwise; bound where the subject is not deterministic"))
-    requires = str(getattr(relation, "requires", "") or ("gridsim" if relation.under else ""))
+    """A relation compares bits, unless it says more; what it requires are promises, else the bound alone is held."""
+    expects = str(getattr(relation, "expect", "bitwise"))
+    requires = [*getattr(relation, "requires", ("deterministic",)), *(["gridsim"] if relation.under else [])]
     fires = str(getattr(relation, "fires", "") or FIRES.get(relation.name, ""))
     silent = str(getattr(relation, "silent", "") or SILENT.get(relation.name, RIGHT))
-    return Row(relation.name, relation.kind, expects, requires, relation.accuses, fires, silent)
+    return Row(relation.name, relation.kind, expects, ", ".join(requires), relation.accuses, fires, silent)
 
 
 def text() -> str:

@@ -1,7 +1,5 @@
 """Where wrong rows of a copy come from: of a gathered tile or a written cache, told by the values that lie there."""
 
-from itertools import groupby
-
 import numpy as np
 
 from harness.executors.base import Written, bits
@@ -12,14 +10,30 @@ from harness.tensors import Array
 MOST = 4
 
 
+#: Sequence, row, and what the row holds.
+Place = tuple[int, int, str]
+
+
 def copied(materials: Materials, out: Array, wrong: Array) -> tuple[str, ...]:
     """What wrong rows of a gathered tile [seqs, rows, heads, dim] hold, in words; rows in a run are told once."""
     told = [
         (sequence, row, _source(materials, out[sequence, row, head], head))
         for sequence, row, head in sorted({(int(s), int(r), int(h)) for s, r, h, _ in np.argwhere(wrong)})
     ]
-    runs = [list(run) for _, run in groupby(told, key=lambda place: (place[0], _shape(place[2])))]
-    return tuple(_words(materials, run) for run in runs[:MOST])
+    return tuple(_words(materials, run) for run in _runs(told)[:MOST])
+
+
+def _runs(told: list[Place]) -> list[list[Place]]:
+    """Neighbouring rows of a sequence with the same fault."""
+    found: list[list[Place]] = []
+    for place in told:
+        before = found[-1][-1] if found else None
+        near = before is not None and before[0] == place[0] and place[1] - before[1] <= 1
+        if near and before is not None and _shape(before[2]) == _shape(place[2]):
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
 
 
 def _shape(source: str) -> str:
@@ -40,7 +54,7 @@ def _source(materials: Materials, row: Array, head: int) -> str:
     return "what no slot holds"
 
 
-def _words(materials: Materials, run: list[tuple[int, int, str]]) -> str:
+def _words(materials: Materials, run: list[Place]) -> str:
     (sequence, first, source), (_, last, _) = run[0], run[-1]
     start = materials.case.tile.start
     rows = f"row {first}" if first == last else f"rows {first}-{last}"

@@ -139,6 +139,7 @@ class Hunt:
         return min(self.failures[family], key=lambda result: (not result.shows_by_itself, size(result.case)))
 
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
+        again = self._run_again(smallest.case, smallest.headline.family) if smallest.headline else ""
         smallest = self._explained(smallest)
         finding = smallest.headline
         assert finding is not None
@@ -149,7 +150,7 @@ class Hunt:
             others=tuple(other for other in smallest.findings if other != finding),
             needs=self._needs(smallest.case, finding.family),
             met=met,
-            again=self._run_again(smallest.case, finding.family),
+            again=again,
             executor=self.campaign.plan.executor,
             executions=len(self.memo),
             seconds=round(seconds, 2),

@@ -157,7 +157,6 @@ def compare(
         size = first.out.size + (0 if first.lse is None else first.lse.size)
         message = f"{moved} of {size} elements of the output moved when {relation.says}"
         if truth is not None and _within(first, truth) and _within(second, truth):
-            message = f"{message}; both outputs are within the bound"
             yield Finding(kind="determinism", detail=relation.kind, message=message, accuses=relation.accuses)
         else:
             yield Finding(kind=relation.kind, message=message, accuses=relation.accuses)

@@ -31,6 +31,8 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
     if case.op not in (*ATTENTION, "merge") or case.v_is_k_prefix:
         return ()
     tame = plain(case)
+    if added := _added(tame, look):
+        return (added,)
     if mixed := _mixed_dims(tame, look):
         return (mixed,)
     seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
@@ -60,6 +62,18 @@ def _worst_row(found: Weights, where: tuple[int, ...]) -> tuple[int, int]:
         return where[1], where[2]
     token, head = np.argwhere(told)[0]
     return int(token), int(head)
+
+
+def _added(case: Case, look: Look) -> str:
+    """Without any V there is nothing to sum."""
+    seen = look(quiet(case))
+    if seen is None:
+        return ""
+    out = np.asarray(seen[0]).astype(np.float64)
+    wrong = exceeds(*seen) & np.isfinite(out)
+    if not wrong.any():
+        return ""
+    return f"the output is {out[wrong][0]:.4g} where V is 0 everywhere: something is added to it that is no V"
 
 
 def _mixed_dims(case: Case, look: Look) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness import checks
-from harness.checks_table import CHECKS, FILE, Row, all_relations, rows, text
+from harness.checks_table import CHECKS, FILE, PROCESS, Row, all_relations, rows, text
 from harness.results import SEVERITY
 
 TESTS = Path(__file__).parent
@@ -27,7 +27,7 @@ def test_every_kind_has_its_severity() -> None:
 
 def test_every_relation_is_there() -> None:
     assert {"repeated", "renumbered blocks", "re-poisoned K", "program order"} <= {r.name for r in all_relations()}
-    assert len(rows()) == len(CHECKS) + len(all_relations())
+    assert len(rows()) == len(PROCESS) + len(CHECKS) + len(all_relations())
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)

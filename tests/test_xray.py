@@ -234,6 +234,11 @@ def test_dims_that_are_mixed_are_told_as_strides() -> None:
     assert told[0].startswith("V is read with wrong strides: where V holds dim % 7 + 1 in every token, dim ")
 
 
+def test_what_is_no_v_is_told_apart_from_weights() -> None:
+    told = explained(TWO, lambda inputs: right(inputs) + 0.5)
+    assert told == ("the output is 0.5 where V is 0 everywhere: something is added to it that is no V",)
+
+
 def test_a_wrong_lse_beside_right_weights_is_told_so() -> None:
     told = explained(replace(TWO, want_lse=True), lambda inputs: (attend(inputs)[0], attend(inputs)[1] + 1))
     assert told == ("every weight is right: the output is, and only its lse is wrong",)
