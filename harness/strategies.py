@@ -13,12 +13,12 @@ from harness.profiles import (
     BUDGET_PROGRAMS,
     BUDGET_SCORES,
     BUDGET_TOKENS,
-    FEATURES,
     JOINT_LAYOUTS,
     LONGEST_CHUNK,
     MAX_SEQS,
     Constants,
     Profile,
+    useful,
 )
 from harness.subjects import features
 from harness.traits import resized
@@ -83,7 +83,7 @@ def constants_of(case: Case) -> Constants:
         dtype=case.dtype,
         kv_dtype=case.kv_dtype,
         new_kv=case.new_kv,
-        features=tuple(name for name in FEATURES if on.get(name)),
+        features=tuple(name for name in useful(case.op) if on.get(name)),
     )
 
 

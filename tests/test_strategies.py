@@ -196,6 +196,12 @@ def test_one_to_three_padding_rows_are_drawn_where_they_are_declared(op):
     assert {case.padding_rows for case in drawn(Profile(op=op), 60)} == {0}
 
 
+@pytest.mark.parametrize("op", get_args(Op))
+def test_cases_of_every_operation_have_relatives(op):
+    near = tuple(whole(op))[:5]
+    assert {case.op for case in drawn(Profile(op=op, features=useful(op), near=near), 30)} == {op}
+
+
 def test_slots_are_skipped_and_shuffled_where_nobody_attends_to_them():
     slots = [case.slots for case in whole("cache_write")]
     assert {s.holes for s in slots} == {0, 1, 2}
