@@ -55,7 +55,8 @@ def expected(case: Case, bound: Bound, arithmetic: Arithmetic) -> Exact | None:
     top = PRODUCT * case.head_dim * case.softmax_scale
     if case.values == "gather" and case.softcap == 0 and 2 * top > LEAST_GAP:
         alone = np.abs(bound.truth_lse - top) < 2.0**-20 * top  # one hot key is seen, not none and not two
-        return Exact(bound.truth, *_between(bound.truth, case.dtype, division, top), alone)
+        copies = 0 if arithmetic.tensor_core else case.head_dim
+        return Exact(bound.truth, *_between(bound.truth, case.dtype, division, (4 + copies) * top), alone)
     return None
 
 
@@ -68,13 +69,14 @@ def _whole(case: Case, arithmetic: Arithmetic) -> bool:
     return bool(wide and powers and plain)
 
 
-def _between(truth: Array, dtype: str, division: float, top: float) -> tuple[Array, Array]:
+def _between(truth: Array, dtype: str, division: float, roundings: float) -> tuple[Array, Array]:
     """What the truth may round to, the error of its divisions below and above it.
 
-    A weight exp(s - m) of the largest score `top` is 1 but for the rounding of s, which a product that is fused with
-    the subtraction leaves in: in base 2, 2^-24 of s log2(e) twice, and once more for a second copy of the weight.
+    A weight exp(s - m) of the largest score is 1 but for the rounding of s, which a product that is fused with the
+    subtraction leaves in: in base 2, 2^-24 of s log2(e) twice, and once more for a second copy of the weight. Without
+    a matrix unit each copy sums a q of its own, scaled beforehand maybe. `roundings` is their number times s.
     """
-    apart = (division + np.expm1(4 * 2.0**-24 * top * np.log2(np.e))) * np.abs(truth)
+    apart = (division + np.expm1(2.0**-24 * roundings * np.log2(np.e))) * np.abs(truth)
     low, high = (cast(edge, dtype).astype(np.float64) for edge in (truth - apart, truth + apart))
     return low, high
 
