@@ -21,7 +21,7 @@ from harness.operations import ATTENTION
 from harness.platforms import platform
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
-from harness.results import RETIRE_NOTE, SEVERITY, Finding, Result
+from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
 from harness.tensors import Array
 
@@ -123,8 +123,8 @@ class Session:
         return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
 
     def xrayed(self, findings: list[Finding]) -> list[Finding]:
-        """The findings of a wrong output with what the weights behind it say."""
-        wrong = [f for f in findings if f.family == "wrong output"]
+        """The findings of an output that is wrong by itself, with what the weights behind it say."""
+        wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
         if not wrong or self.lost:
             return findings
         words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))

@@ -277,3 +277,15 @@ def test_states_that_count_wrongly_are_named() -> None:
 
     told = explained(case, run)
     assert any("state 2 counts with weight" in words and "though it is empty" in words for words in told), told
+
+
+def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
+    """Only other blocks make it wrong, so the weights of this call say nothing."""
+
+    def run(inputs: Any) -> Any:
+        out = right(inputs)
+        return out if int(inputs.block_tables[0, 0]) == first else out + 1.0
+
+    first = int(probe.quiet(TWO).geometry.tables[0][0])
+    result = run_case(TWO, torch_subject(run), "gridsim", thorough=True, explain=True)
+    assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", ())]
