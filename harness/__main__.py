@@ -6,7 +6,7 @@ import click
 
 from harness.commands import Verb
 
-VERBS = ("fuzz", "replay", "show")
+VERBS = ("fuzz", "replay", "show", "doctor")
 
 
 class Verbs(Verb, click.Group):

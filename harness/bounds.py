@@ -20,6 +20,7 @@ __all__ = [
     "margin",
     "state_bound",
     "uniform_bound",
+    "untrusted",
 ]
 
 DTYPES = {
@@ -105,6 +106,12 @@ def uniform_bound(truth: Array, keys: Array, *, arithmetic: Arithmetic, platform
     before = np.abs(truth) * np.expm1(relative)
     unit, eta = rounding(out_dtype, platform)
     return np.asarray(before + unit * (np.abs(truth) + before) + eta)
+
+
+def untrusted(bound: Bound) -> Bound:
+    """The bound where accuracy cannot be judged: exact is still exact, NaN is wrong, the rest may err."""
+    out, lse = (np.where(limit > 0, np.inf, limit) for limit in (bound.out, bound.lse))
+    return replace(bound, out=out, lse=lse)
 
 
 def exceeds(y: Array, truth: Bound | Array, tolerance: Array | None = None, dtype: str | None = None) -> Array:

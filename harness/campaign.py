@@ -21,7 +21,8 @@ from harness.corpus import Corpus
 from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
-from harness.results import RETIRE_NOTE, Result
+from harness.results import PLATFORM, RETIRE_NOTE, Result
+from harness.running import Elsewhere
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
 from harness.traits import rung, traits
@@ -51,6 +52,9 @@ class Runner(Protocol):
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
         """Run and judge the case."""
 
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes of the platform, in words."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -74,6 +78,7 @@ class Campaign:
     runner: Runner
     tell: Callable[["Campaign"], None] = lambda _: None
     began: float = field(default_factory=time.monotonic)
+    elsewhere: Elsewhere | None = None
     cases: int = 0
     runs: int = 0
     passed: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -97,6 +102,7 @@ class Campaign:
     subject: str = ""
     times: list[float] = field(default_factory=list)
     finished: float | None = None
+    probed: list[str] | None = None
 
     def __post_init__(self) -> None:
         self.drawn = coverage.undrawn(self.plan.subjects.values())
@@ -157,6 +163,12 @@ class Campaign:
         """Whether shrinking has to end as well; a budget of cases only ends the drawing."""
         return self.interrupted or bool(self.faults) or self.elapsed >= self.plan.seconds
 
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes of the platform; they run once."""
+        if self.probed is None:
+            self.probed = self.runner.failing_probes()
+        return self.probed
+
     def limit(self) -> float:
         """Seconds after which a case hangs."""
         if len(self.times) < 10:
@@ -213,7 +225,7 @@ class Campaign:
     def _keep(self, found: Found) -> Found:
         tolerated = reason(self.plan.known, found, self.platform)
         found = msgspec.structs.replace(found, known=tolerated)
-        if self.plan.corpus is None or tolerated:
+        if self.plan.corpus is None or tolerated or found.finding.kind == PLATFORM:
             return found
         try:
             return msgspec.structs.replace(found, file=str(self.plan.corpus.save(found)))

@@ -33,6 +33,11 @@ def default_executor() -> str:
     return "gpu" if has_gpu() else "gridsim"
 
 
+def other_executor(name: str) -> str | None:
+    """The executor that a finding is run on as well; None where this machine has no other."""
+    return "gridsim" if name == "gpu" else "gpu" if has_gpu() else None
+
+
 def chosen_executor(name: str | None) -> str:
     """The executor asked for, or the default; raises WrongUse where it cannot run."""
     if name == "gpu" and not has_gpu():

@@ -29,6 +29,7 @@ from harness.commands import (
     executor_option,
     one_line_errors,
     op_option,
+    other_executor,
     subject_option,
 )
 from harness.corpus import Corpus
@@ -36,7 +37,7 @@ from harness.files import write_atomically
 from harness.journal import Journal, discard, leftovers
 from harness.pool import Worker
 from harness.report import first_line, summary_lines
-from harness.running import Journalled, journal_folder
+from harness.running import Elsewhere, Journalled, journal_folder
 from harness.screen import Screen, write
 from harness.subjects import SUBJECTS, operation
 from harness.summary import Summary, exit_code, merge, to_builtins
@@ -88,7 +89,7 @@ class Minutes(click.ParamType[float]):
 def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
     """Draw hostile inputs, run kernels on them, and complain about what is wrong, in its smallest form.
 
-    Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
+    Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness or the platform is at fault; 5 nothing ran.
     """
     options["subjects"] = options["subjects"] or ours(options["op"])
     options["op"] = options["op"] or DEFAULT_OP
@@ -165,7 +166,11 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
     """Run one campaign with a worker of its own."""
     began = time.monotonic()
     folder = journal_folder()
-    with Worker(options["executor"], options["device"]) as worker:
+    other = other_executor(options["executor"])
+    with (
+        Worker(options["executor"], options["device"]) as worker,
+        Elsewhere(other or "", options["device"] if other == "gpu" else None) as elsewhere,
+    ):
         where = worker.call("harness.executors:platform_of", options["executor"])
         plan = Plan(
             subjects={name: worker.describe(name, options["op"]) for name in options["subjects"]},
@@ -176,7 +181,8 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
             corpus=Corpus(options["corpus"]),
             known=known.read(options["corpus"] / "known.toml"),
         )
-        campaign = Campaign(plan, Journalled(worker, Journal(folder)), tell, began, platform=where)
+        runner = Journalled(worker, Journal(folder))
+        campaign = Campaign(plan, runner, tell, began, elsewhere=elsewhere if other else None, platform=where)
         return campaign.run(first=lambda: _take_up_leftovers(campaign, folder, say))
 
 

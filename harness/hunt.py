@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
+from harness import control
+from harness.attribution import attribution
 from harness.case import Case
 from harness.profiles import Profile
 from harness.results import Result
@@ -143,14 +145,16 @@ class Hunt:
         smallest = self._explained(smallest)
         finding = smallest.headline
         assert finding is not None
+        blamed = control.platform_fault(self.campaign, self.subject, smallest.case, finding)
         return Found(
             subject=self.subject,
             case=smallest.case,
-            finding=finding,
-            others=tuple(other for other in smallest.findings if other != finding),
+            finding=blamed or finding,
+            others=tuple(other for other in smallest.findings if blamed or other != finding),
             needs=self._needs(smallest.case, finding.family),
             met=met,
             again=again,
+            attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),
             executor=self.campaign.plan.executor,
             executions=len(self.memo),
             seconds=round(seconds, 2),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.arithmetic import Arithmetic
-from harness.bounds import Bound, attention_bound, exceeds, state_bound
+from harness.bounds import Bound, attention_bound, exceeds, state_bound, untrusted
 from harness.case import to_json
 from harness.folders import load
 from harness.inputs import Materials, gathered
@@ -33,6 +33,11 @@ def features(materials: Materials) -> dict[str, Any]:
 
 def judge(materials: Materials, arithmetic: Arithmetic, where: Platform, out_dtype: str = "") -> Bound:
     """Truth and bound of the whole batch: out [tokens, heads, dim], lse [tokens, heads]; out in q's type by default."""
+    bound = _judged(materials, arithmetic, where, out_dtype)
+    return bound if where.trusted else untrusted(bound)
+
+
+def _judged(materials: Materials, arithmetic: Arithmetic, where: Platform, out_dtype: str) -> Bound:
     if materials.case.op == "merge":
         return _judge_merge(materials, where)
     wanted = features(materials) | {"out_dtype": out_dtype or materials.case.dtype} | _scales(materials)

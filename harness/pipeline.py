@@ -18,7 +18,7 @@ from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
 from harness.operations import ATTENTION
-from harness.platforms import platform
+from harness.platforms import judging
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
 from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
@@ -154,7 +154,7 @@ class Session:
     def _bound(self, materials: Materials, observed: Observed, arithmetic: Arithmetic) -> Bound | None:
         if observed.out is None or self.case.op == "gather":
             return None
-        return judge(materials, arithmetic, platform(self.where.platform))
+        return judge(materials, arithmetic, judging(self.where.platform))
 
     def compared(self, first: Observed, bound: Bound | None) -> list[Finding]:
         """The relations of the base set; what the access log already proves is not launched again.
@@ -224,7 +224,7 @@ class Session:
             behaviours=tuple(sorted(run.observed.behaviours)),
             possible=tuple(sorted(run.observed.possible)),
             arithmetic=reading.arithmetic.describe(),
-            notes=(*reading.notes, RETIRE_NOTE) if self.lost else reading.notes,
+            notes=(*reading.notes, *judging(self.where.platform).notes, *([RETIRE_NOTE] if self.lost else [])),
             runs=self.runs,
             compile_seconds=round(self.compile_seconds, 6),
         )

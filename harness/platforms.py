@@ -1,6 +1,11 @@
 """The constants of each platform that the error bound needs, every one with its source."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+from harness.tables import Measured, Table, Value, tables, told
 
 ULP32 = 2.0**-23
 """Distance from 1 to the next float32: "n ulp" in a manual is a relative error of at most n * ULP32."""
@@ -50,6 +55,10 @@ class Platform:
     """Whether a cast to bfloat16 truncates. Measured: no, 0 of 4.2 million patterns differ from nearest even."""
     fp8_cast: str = "saturates"
     """A cast to FP8 out of range "saturates" or is "broken" (any carry lost). Measured: 448 and 57344 on the H200."""
+    trusted: bool = True
+    """Whether accuracy can be judged here. Where it cannot, only what must be exact can be wrong."""
+    notes: tuple[str, ...] = ()
+    """What a report has to say about these constants."""
 
 
 PLATFORMS = {
@@ -81,8 +90,63 @@ PLATFORMS = {
 }  # fmt: skip
 
 
+#: A worst of some hundred thousand arguments is not the worst of all: a measured constant is taken so much larger.
+ROOM = 1.25
+
+
 def platform(name: str) -> Platform:
     """The platform called `name`; raises ValueError naming the known ones."""
     if name not in PLATFORMS:
         raise ValueError(f"unknown platform {name!r}: known are {', '.join(sorted(PLATFORMS))}")
     return PLATFORMS[name]
+
+
+@cache
+def judging(name: str) -> Platform:
+    """The constants that judge what ran on the platform called `name`, after what `doctor` measured there.
+
+    A platform that neither this module nor a table knows is not trusted.
+    """
+    return corrected(name, tables(name))
+
+
+def corrected(name: str, measured: Iterable[tuple[str, Table]]) -> Platform:
+    """The platform after its tables, which come with their names; a table also makes an unknown platform known."""
+    measured = list(measured)
+    found = PLATFORMS.get(name, Platform(name))
+    if name not in PLATFORMS and not measured:
+        note = (
+            f"there is no table of the platform {name}: only what must be exact is judged, accuracy is not "
+            "(python -m harness.doctor --save FILE makes one)"
+        )
+        return replace(found, trusted=False, notes=(note,))
+    for source, table in measured:
+        for entry in table.probes:
+            if entry.verdict == "FAILS":
+                found = _widened(found, entry, source)
+    return found
+
+
+def _widened(platform: Platform, entry: Measured, source: str) -> Platform:
+    """The platform with a constant that failed replaced; what no constant describes ends the trust in it."""
+    constants = {field.name: getattr(platform, field.name) for field in fields(platform)}
+    if entry.constant not in constants or entry.measured is None:
+        note = f"{source}: {entry.probe} fails ({entry.shows}): accuracy is not judged on {platform.name}"
+        return replace(platform, trusted=False, notes=(*platform.notes, note))
+    old = constants[entry.constant]
+    new = _wider(old, entry.measured)
+    if new == old:
+        return platform
+    values = f"{told(new)} after a measurement, not {told(old)}"
+    note = f"{source}: {entry.constant} of {platform.name} is {values} ({entry.probe})"
+    changed: dict[str, Any] = {entry.constant: new, "notes": (*platform.notes, note)}
+    return replace(platform, **changed)
+
+
+def _wider(old: Value, measured: Value) -> Value:
+    """What allows for both."""
+    if isinstance(old, bool):
+        return old or measured
+    if isinstance(old, float) and isinstance(measured, float):
+        return old if measured <= old else measured * ROOM
+    return measured

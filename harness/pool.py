@@ -97,6 +97,14 @@ class Worker:
         """Call `module:function` with JSON arguments in the worker; raises Died or HarnessFault."""
         return self._ask({"do": "call", "target": target, "args": arguments}, limit_seconds)["value"]
 
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes of the platform, in words; nothing where they kill the worker."""
+        try:
+            found: list[str] = self.call("harness.probes.calls:failing", self.executor)
+        except (Died, HarnessFault):
+            return []
+        return found
+
     def close(self) -> None:
         """End the forkserver and, with it, the workers."""
         self._child.close()

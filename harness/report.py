@@ -1,12 +1,13 @@
 """Reports: pure functions from a summary to lines of text."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 from harness import coverage, reach
 from harness.case import Case
 from harness.profiles import FEATURES
-from harness.results import Finding
+from harness.results import PLATFORM, Finding
 from harness.summary import Found, Summary
 from harness.traits import BY_NAME, RUNGS, rung
 
@@ -23,6 +24,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     """The whole report of a campaign."""
     yield counts(summary)
     yield from witness_lines(summary)
+    yield from (f"NOTE: {note}" for note in _shared_notes(summary))
     for subject in summary.subjects:
         yield from ladder_lines(summary, subject)
     yield from drawn_lines(summary)
@@ -83,17 +85,23 @@ def declined_lines(summary: Summary) -> Iterator[str]:
 
 def ladder_lines(summary: Summary, subject: str) -> Iterator[str]:
     """How far the subject is right, and what limits it."""
-    found = [f for f in summary.findings if f.subject == subject]
+    found = [f for f in summary.findings if f.subject == subject and f.finding.kind != PLATFORM]
     passed = summary.passed.get(subject, {})
     yield f"{subject}: {ladder_verdict(passed, found)}"
     for step, words in RUNGS.items():
         yield f"  rung {step}  {words:<32} {_rung(passed.get(step, 0), step, found, summary, subject)}"
     yield from _limits(found)
-    for note in summary.notes.get(subject, ()):
-        yield f"  NOTE: {note}"
+    shared = _shared_notes(summary)
+    yield from (f"  NOTE: {note}" for note in summary.notes.get(subject, ()) if note not in shared)
     if summary.not_drawn.get(subject):
         yield f"  not drawn, since it is not declared: {', '.join(summary.not_drawn[subject])}"
     yield from declined_lines(summary) if subject == summary.subjects[-1] else ()
+
+
+def _shared_notes(summary: Summary) -> list[str]:
+    """What would be said of several subjects is said once: it is of the platform."""
+    told = Counter(note for notes in summary.notes.values() for note in notes)
+    return [note for note, subjects in told.items() if subjects > 1]
 
 
 def ladder_verdict(passed: dict[int, int], found: list[Found]) -> str:
@@ -145,6 +153,8 @@ def _needs(found: Found) -> str:
 def finding_lines(found: Found, number: int) -> Iterator[str]:
     """One finding: what, where, the smallest case, how to see it again."""
     label = f"known: {found.known}" if found.known else "new"
+    if found.finding.kind == PLATFORM:
+        label = "not the subject's"
     yield f"FINDING {number} ({label}): {found.finding.kind} in {found.subject}, on {found.executor}"
     yield f"  {found.finding.message}"
     if found.finding.accuses:
@@ -157,6 +167,8 @@ def finding_lines(found: Found, number: int) -> Iterator[str]:
         yield from (f"  {line}" for line in explained_lines(other))
     yield f"  smallest case: {in_words(found.case)}"
     yield f"  needs: {_needs(found)}; {_confirmed(found)}; met {found.met} times"
+    if found.attribution:
+        yield f"  {found.attribution}"
     yield from _again(found)
 
 
@@ -211,6 +223,8 @@ def verdict(summary: Summary) -> str:
     new, known = len(summary.new_findings), len(summary.findings) - len(summary.new_findings)
     if summary.harness_faults:
         return "no verdict: the harness or a reference is at fault, see above"
+    if summary.platform_faults:
+        return f"no verdict: the platform {summary.platform} is at fault, see above"
     if not summary.cases:
         return "nothing ran: no verdict"
     tolerated = f", {known} known" if known else ""

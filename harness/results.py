@@ -11,6 +11,11 @@ VALUE_KINDS = frozenset(
 )  # fmt: skip
 WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write", "overflow write"})
 
+#: Held against the error bound, and so against the constants of a platform.
+JUDGED_KINDS = frozenset({"accuracy", "not finite"})
+#: A fault of the platform: a kernel that is known to be good fails as well.
+PLATFORM = "platform"
+
 #: Seen only in comparison with a second run: a case that is wrong by itself tells more.
 RELATIONAL_KINDS = frozenset({"dead data read", "block order", "uninitialised read", "determinism"})
 
@@ -37,6 +42,7 @@ SEVERITY = (
     "block order",
     "not repeatable",
     "determinism",
+    PLATFORM,
 )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.case import Case
 from harness.journal import Journal
-from harness.pool import Worker
+from harness.pool import HarnessFault, Worker
 from harness.results import Result
-from harness.subjects import Subject
+from harness.subjects import Subject, WrongUse, load
 
 
 def journal_folder() -> Path:
@@ -39,6 +39,34 @@ class Journalled:
         finally:
             self.journal.end()
 
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes in the worker."""
+        return self.worker.failing_probes()
+
+
+@dataclass
+class Elsewhere:
+    """A worker on the machine's other executor; starting takes seconds, so it waits until it is needed."""
+
+    executor: str
+    device: int | None = None
+    worker: Worker | None = None
+
+    def __enter__(self) -> "Elsewhere":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        """Run and judge the case there; what the executor cannot load is a fault of the harness."""
+        try:
+            self.worker = self.worker or Worker(self.executor, self.device)
+            return self.worker.run(case, subject, limit_seconds, **options)
+        except (HarnessFault, WrongUse) as fault:
+            return Result(case=case, subject=subject, executor=self.executor, harness_fault=str(fault))
+
 
 @dataclass(frozen=True)
 class InProcess:
@@ -50,7 +78,14 @@ class InProcess:
 
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:  # noqa: ARG002
         """Run and judge the case here; there is nobody to enforce a limit."""
-        return _run_case()(case, self.subject, self.executor, **options)
+        other = subject not in ("", self.subject.name)
+        return _run_case()(case, load(subject, case.op) if other else self.subject, self.executor, **options)
+
+    def failing_probes(self) -> list[str]:
+        """What fails of the probes here."""
+        from harness.probes.calls import failing  # imports torch
+
+        return failing(self.executor)
 
 
 def _run_case() -> Callable[..., Result]:

@@ -56,6 +56,8 @@ def complain(summary: Summary) -> None:
     __tracebackhide__ = True
     if summary.harness_faults:
         raise RuntimeError(f"the harness is at fault: {summary.harness_faults[0]}")
+    for found in summary.platform_faults:
+        raise RuntimeError("\n".join(finding_lines(found, 1)))
     for found in summary.findings:
         raise AssertionError("\n".join(finding_lines(found, 1)))
     if not summary.cases:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from harness.case import Case, Record
-from harness.results import Finding
+from harness.results import JUDGED_KINDS, PLATFORM, Finding
 
 Key = TypeVar("Key", str, int)
 
@@ -21,6 +21,7 @@ class Found(Record, frozen=True):
     needs: tuple[str, ...] = ()  # the traits without which it does not fail
     met: int = 1  # cases that show it, the smallest one's relatives included
     again: str = ""  # "5 of 5": how often the smallest case failed when run again
+    attribution: str = ""  # what another executor makes of the smallest case, and who is at fault then
     known: str = ""  # the reason in known.toml, when it is tolerated
     file: str = ""  # where the case was saved
     executor: str = ""
@@ -28,7 +29,9 @@ class Found(Record, frozen=True):
     seconds: float = 0.0  # from the first failure to the smallest case
 
     def explains(self, subject: str, finding: Finding, names: Iterable[str]) -> bool:
-        """Whether a finding on a case with these traits is this fault met again."""
+        """Whether a finding on a case with these traits is this fault met again; a platform's fault touches all."""
+        if self.finding.kind == PLATFORM:
+            return finding.kind in (PLATFORM, *JUDGED_KINDS)
         same = subject == self.subject and finding.family == self.finding.family
         return same and set(self.needs) <= set(names)
 
@@ -70,13 +73,18 @@ class Summary(Record, frozen=True):
 
     @property
     def new_findings(self) -> tuple[Found, ...]:
-        """Findings that nobody tolerates."""
-        return tuple(found for found in self.findings if not found.known)
+        """Findings that nobody tolerates, of the subjects."""
+        return tuple(found for found in self.findings if not found.known and found.finding.kind != PLATFORM)
+
+    @property
+    def platform_faults(self) -> tuple[Found, ...]:
+        """Findings that are the platform's."""
+        return tuple(found for found in self.findings if found.finding.kind == PLATFORM)
 
 
 def exit_code(summary: Summary) -> int:
-    """0 nothing new, 1 a new finding, 3 a fault of the harness, 5 nothing ran."""
-    if summary.harness_faults:
+    """0 nothing new, 1 a new finding, 3 a fault of the harness or the platform, 5 nothing ran."""
+    if summary.harness_faults or summary.platform_faults:
         return 3
     if summary.new_findings:
         return 1
@@ -146,9 +154,12 @@ def _merge_words(a: dict[str, tuple[str, ...]], b: dict[str, tuple[str, ...]]) -
 
 
 def merge_findings(findings: Iterable[Found]) -> tuple[Found, ...]:
-    """Keep the findings that no simpler one explains; the simpler one counts the others' cases."""
+    """Keep the findings that no simpler one explains; the simpler one counts the others' cases.
+
+    Those of the platform come last, so that they take none away that a control has confirmed.
+    """
     kept: list[Found] = []
-    for found in sorted(findings, key=lambda found: len(found.needs)):
+    for found in sorted(findings, key=lambda found: (found.finding.kind == PLATFORM, len(found.needs))):
         for i, other in enumerate(kept):
             if other.explains(found.subject, found.finding, found.needs):
                 kept[i] = msgspec.structs.replace(other, met=other.met + found.met)

@@ -12,7 +12,7 @@ from harness.bounds import exceeds
 from harness.case import Case, replace, to_json
 from harness.folders import load
 from harness.inputs import Materials, materialise
-from harness.platforms import platform
+from harness.platforms import judging
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _flash_attn_fault(materials: Materials, platform_name: str) -> str:
         alibi_slopes=inputs.alibi_slopes,
     )
     seen = out.float().cpu().numpy().astype(np.float64)
-    bound = judge.judge(materials, Arithmetic.widest(case.dtype), platform(platform_name))
+    bound = judge.judge(materials, Arithmetic.widest(case.dtype), judging(platform_name))
     wrong = exceeds(seen, bound, dtype=case.dtype)
     if not wrong.any():
         return ""

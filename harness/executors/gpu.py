@@ -66,13 +66,17 @@ def _platform() -> str:
         raise WrongUse(f"executor is 'gpu', but torch {torch.__version__} finds no GPU here")
     properties = torch.cuda.get_device_properties(0)
     if torch.version.hip:
-        return "gfx942"
-    return nearest_platform(properties.major)
+        return str(properties.gcnArchName).partition(":")[0]
+    return nearest_platform(properties.major, properties.minor)
 
 
-def nearest_platform(major: int) -> str:
-    """The platform whose constants a CUDA device of this compute capability is judged by."""
-    return "sm80" if major < 9 else "sm90" if major == 9 else "sm100"
+def nearest_platform(major: int, minor: int) -> str:
+    """The platform whose constants judge a CUDA device of this compute capability; its own name where none is near.
+
+    8.9 has FP8 units, of which nothing is known here, and so is not taken for an 8.0.
+    """
+    near = {8: "sm80", 9: "sm90", 10: "sm100"}
+    return f"sm{major}{minor}" if (major, minor) == (8, 9) else near.get(major, f"sm{major}{minor}")
 
 
 def _bytes(case: Case) -> int:

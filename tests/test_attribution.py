@@ -1,0 +1,81 @@
+"""Attribution: what the other executor makes of the smallest case of a finding."""
+
+import pytest
+from invoked import ROOT
+
+from harness import attribution, commands
+from harness.campaign import Campaign, Plan
+from harness.case import Case
+from harness.pool import Worker
+from harness.report import finding_lines
+from harness.results import Finding, Result
+from harness.running import Elsewhere, Journalled
+from harness.summary import Found
+
+WRONG = Finding(kind="accuracy", message="out is 2")
+BAD = Finding(kind="bad read", message="k_cache [9]")
+
+
+def told(family: str = "wrong output", **outcome) -> str:
+    return attribution.told(Result(case=Case(), subject="s", executor="gridsim", **outcome), family)
+
+
+def test_what_fails_there_too_is_the_kernels_fault():
+    assert told(findings=(WRONG,)) == "also fails on gridsim: the kernel is at fault"
+    assert told(findings=(BAD,)) == "also fails on gridsim: the kernel is at fault"
+
+
+def test_what_fails_otherwise_there_is_told_with_what_it_shows():
+    assert told("crash AcceleratorError", findings=(BAD,)) == "fails otherwise on gridsim: bad read: k_cache [9]"
+
+
+def test_what_is_right_there_is_not_the_sources_fault_alone():
+    assert told().startswith("right on gridsim: the compiler, the platform, or")
+
+
+@pytest.mark.parametrize("outcome", [{"declined": "far"}, {"harness_fault": "cannot be imported"}])
+def test_no_verdict_there_says_nothing(outcome):
+    assert told(**outcome) == ""
+
+
+def test_without_another_executor_or_time_nothing_is_said():
+    plan = Plan({}, "gridsim", 60.0)
+    assert attribution.attribution(Campaign(plan, None), "s", Case(), "wrong output") == ""
+    late = Campaign(Plan({}, "gridsim", 0.0), None, elsewhere=Elsewhere("gridsim"))
+    assert attribution.attribution(late, "s", Case(), "wrong output") == ""
+    assert late.elsewhere.worker is None
+
+
+def test_the_other_executor_is_gridsim_beside_a_gpu(monkeypatch):
+    monkeypatch.setattr(commands, "has_gpu", lambda: True)
+    assert (commands.other_executor("gpu"), commands.other_executor("gridsim")) == ("gridsim", "gpu")
+    monkeypatch.setattr(commands, "has_gpu", lambda: False)
+    assert commands.other_executor("gridsim") is None
+
+
+def test_a_campaign_asks_the_other_executor_about_each_finding():
+    """Here gridsim is both of them, so what fails on one fails on the other."""
+    subject = f"{ROOT}/examples/my_decode_wrong.py:my_decode_wrong"
+    with Worker("gridsim") as worker, Elsewhere("gridsim") as elsewhere:
+        plan = Plan({subject: worker.describe(subject, "decode")}, "gridsim", 60.0, seed=1, stop_at_first=True)
+        summary = Campaign(plan, worker, elsewhere=elsewhere).run()
+        assert elsewhere.worker is not None
+    assert summary.findings[0].attribution == "also fails on gridsim: the kernel is at fault"
+
+
+def test_a_subject_that_the_other_executor_cannot_load_says_nothing(tmp_path):
+    with Elsewhere("gridsim") as elsewhere:
+        result = elsewhere.run(Case(), f"{tmp_path}/none.py:f", 5.0)
+    assert "there is no file" in result.harness_fault
+    assert attribution.told(result, "wrong output") == ""
+
+
+def test_a_report_tells_the_attribution():
+    found = Found(subject="s", case=Case(), finding=WRONG, attribution="also fails on gridsim: the kernel is at fault")
+    assert "  also fails on gridsim: the kernel is at fault" in finding_lines(found, 1)
+    assert not any("gridsim" in line for line in finding_lines(Found(subject="s", case=Case(), finding=WRONG), 1))
+
+
+def test_a_runner_in_a_worker_runs_the_probes_there():
+    with Worker("gridsim") as worker:
+        assert Journalled(worker, None).failing_probes() == []
