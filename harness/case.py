@@ -20,7 +20,18 @@ SoloLayout = Literal["same", "nhd", "hnd", "padded", "offset"]
 QLayout = Literal["contiguous", "fused_qkv", "transposed_heads"]
 OutLayout = Literal["allocated", "given", "padded"]
 Values = Literal[
-    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max"
+    "normal",
+    "peaked",
+    "uniform",
+    "gather",
+    "large",
+    "tiny",
+    "ties",
+    "cancelling",
+    "ascending_max",
+    "descending_max",
+    "two_level",
+    "powers_of_two",
 ]
 Poison = Literal["nan", "inf", "huge", "zero", "random_bits"]
 

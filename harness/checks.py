@@ -6,8 +6,11 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from harness import exact
+from harness.arithmetic import Arithmetic
 from harness.bounds import Bound, exceeds, margin
 from harness.case import Case
+from harness.copies import copied, misplaced
 from harness.executors.base import BadAccess, Observed, Written, bits
 from harness.inputs import Materials
 from harness.operations import gathered_tile
@@ -23,6 +26,7 @@ class Run:
     materials: Materials
     observed: Observed
     bound: Bound | None  # None where there is no output to judge
+    arithmetic: Arithmetic  # how the subject's kernels round
 
     @property
     def case(self) -> Case:
@@ -113,24 +117,31 @@ def wrote_outside(run: Run) -> Iterator[Finding]:
     """A fence or a gap between strides changed."""
     for written in run.observed.outside:
         message = f"outside {written.tensor} (its fence, or between its strides), {tell_written(written)}"
-        yield Finding(kind="wrote outside", detail=written.tensor, message=message)
+        words = misplaced(run.materials, written)
+        yield Finding(kind="wrote outside", detail=written.tensor, message=message, explains=words)
 
 
 def changed_inputs(run: Run) -> Iterator[Finding]:
     """Something that is only to be read was written, or a cache does not hold what it should."""
     for written in run.observed.changed:
         if run.materials.stored is not None and written.tensor in CACHES:
-            yield _wrong_cache(written)
+            yield _wrong_cache(run.materials, written)
             continue
         message = f"{written.tensor} is an input, but {tell_written(written)}"
         yield Finding(kind="inputs changed", detail=written.tensor, message=message)
 
 
-def _wrong_cache(written: Written) -> Finding:
+def _wrong_cache(materials: Materials, written: Written) -> Finding:
     place = list(written.index) if isinstance(written.index, tuple) else f"element {written.index}"
     message = f"{written.tensor} {place} is {written.got:.6g}, but should be {written.was:.6g}"
     more = f"; {written.count} elements differ" if written.count > 1 else ""
-    return Finding(kind="wrong cache", detail=written.tensor, message=message + more, accuses="the slot or the strides")
+    return Finding(
+        kind="wrong cache",
+        detail=written.tensor,
+        message=message + more,
+        accuses="the slot or the strides",
+        explains=misplaced(materials, written),
+    )
 
 
 def tell_written(written: Written) -> str:
@@ -177,14 +188,14 @@ def _beyond(
         f"{name}{_place(where)} is {got:.6g}, but should be {truth:.6g} ± {tolerance:.2g}{beyond}; "
         f"{int(wrong.sum())} of {wrong.size} elements differ"
     )
-    return Finding(
+    found = Finding(
         kind="accuracy" if np.isfinite(got) else "not finite",
         message=message,
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
-        **suspect(run.observed),
     )
+    return msgspec.structs.replace(found, **suspect(run.observed))
 
 
 def suspect(observed: Observed) -> dict[str, str]:
@@ -217,6 +228,13 @@ def _dominating(bound: Bound, at: tuple[int, ...]) -> str:
 
 
 def inexact(run: Run) -> Iterator[Finding]:
+    """Values for which every weight is 0 or 1 leave one right output, whatever the bound would allow."""
+    if run.bound is not None and run.observed.out is not None:
+        for found in exact.findings(run.materials, run.observed.out, run.bound, run.arithmetic):
+            yield msgspec.structs.replace(found, **suspect(run.observed))
+
+
+def miscopied(run: Run) -> Iterator[Finding]:
     """A gather copies, so every bit must be the cache's."""
     out = run.observed.out
     if run.case.op != "gather" or out is None:
@@ -231,7 +249,7 @@ def inexact(run: Run) -> Iterator[Finding]:
             f"out[{place}] is {got:.6g}, but should be {should:.6g}; {int(wrong.sum())} of {wrong.size} elements differ"
         )
         kind = "accuracy" if np.isfinite(got) else "not finite"
-        found = Finding(kind=kind, message=message, where=at)
+        found = Finding(kind=kind, message=message, where=at, explains=copied(run.materials, out, wrong))
         yield msgspec.structs.replace(found, **suspect(run.observed))
 
 
@@ -246,6 +264,7 @@ BASE: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     unwritten,
     inaccurate,
     inexact,
+    miscopied,
 )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness import control
@@ -30,6 +31,8 @@ ROUND = 50
 SHRINK_SECONDS, FINISH_SECONDS = 30.0, 30.0
 #: How often the smallest case is run again before it is reported.
 CONFIRMATIONS = 3
+#: Seconds that an x-ray may add to a case, calls that are compiling included.
+XRAY_SECONDS = 15.0
 
 
 class Stop(BaseException):
@@ -138,6 +141,8 @@ class Hunt:
         return min(self.failures[family], key=lambda result: (not result.shows_by_itself, size(result.case)))
 
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
+        again = self._run_again(smallest.case, smallest.headline.family) if smallest.headline else ""
+        smallest = self._explained(smallest)
         finding = smallest.headline
         assert finding is not None
         blamed = control.platform_fault(self.campaign, self.subject, smallest.case, finding)
@@ -148,12 +153,25 @@ class Hunt:
             others=tuple(other for other in smallest.findings if blamed or other != finding),
             needs=self._needs(smallest.case, finding.family),
             met=met,
-            again=self._run_again(smallest.case, finding.family),
+            again=again,
             attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),
             executor=self.campaign.plan.executor,
             executions=len(self.memo),
             seconds=round(seconds, 2),
         )
+
+    def _explained(self, smallest: Result) -> Result:
+        """The result with what an x-ray says of a wrong output; as it was where it says nothing."""
+        if self.campaign.interrupted or not any(finding.family == "wrong output" for finding in smallest.findings):
+            return smallest
+        limit = self.campaign.limit() + XRAY_SECONDS
+        seen = self.campaign.runner.run(smallest.case, self.subject, limit, thorough=True, explain=True)
+        words = {(finding.kind, finding.detail): finding.explains for finding in seen.findings}
+        told = (
+            msgspec.structs.replace(finding, explains=words.get((finding.kind, finding.detail), finding.explains))
+            for finding in smallest.findings
+        )
+        return msgspec.structs.replace(smallest, findings=tuple(told))
 
     def _run_again(self, case: Case, family: str) -> str:
         """For example "3 of 3"; a hang is not waited for when the time is over."""

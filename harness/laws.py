@@ -124,7 +124,7 @@ class Law:
         second = first.caller.again(twin.materials)
         if second.failure is not None and second.failure.unsupported:
             return []
-        found = told(self.says, base_findings(Run(twin.materials, second, None)))
+        found = told(self.says, base_findings(Run(twin.materials, second, None, first.arithmetic)))
         return found if found or second.out is None else self._compared(first, twin, second)
 
     def is_bitwise(self, first: First) -> bool:

@@ -34,7 +34,8 @@ class Lifting:
         if second.failure is not None and second.failure.unsupported:
             return []
         bound = None if second.out is None else first.caller.bound(materials, second)
-        return [_renamed(found) for found in told(self.says, base_findings(Run(materials, second, bound)))]
+        run = Run(materials, second, bound, first.arithmetic)
+        return [_renamed(found) for found in told(self.says, base_findings(run))]
 
 
 def _renamed(found: Finding) -> Finding:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness import looks, relations, witnesses
+from harness import looks, relations, witnesses, xray
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound
 from harness.case import Case
@@ -22,8 +22,9 @@ from harness.operations import ATTENTION
 from harness.platforms import judging
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
-from harness.results import RETIRE_NOTE, Finding, Result
+from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
+from harness.tensors import Array
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
 SAMPLE = 8
@@ -35,11 +36,14 @@ def the_executor(name: str) -> Executor:
     return executor(name)
 
 
-def run_case(case: Case, subject: Subject, executor_name: str, thorough: bool = False) -> Result:
-    """Run and judge the case; `thorough` asks the witness and repeats whatever the sampling says."""
+def run_case(case: Case, subject: Subject, executor_name: str, thorough: bool = False, explain: bool = False) -> Result:
+    """Run and judge the case; `thorough` asks the witness and repeats whatever the sampling says.
+
+    `explain` adds an x-ray to a finding of a wrong output: many more calls, so it is for shrunk cases.
+    """
     began = time.perf_counter()
     where = the_executor(executor_name)
-    session = Session(case, subject, where, thorough)
+    session = Session(case, subject, where, thorough, explain)
     reason = subject.declines(case) or where.declines(case)
     result = session.declined(reason) if reason else session.judged()
     elapsed = round(time.perf_counter() - began, 6)
@@ -80,9 +84,11 @@ class Session:
     subject: Subject
     where: Executor
     thorough: bool
+    explain: bool = False
     runs: int = 0
     compile_seconds: float = 0.0
     lost: bool = False  # the device context is gone: a further call would show only that
+    truth: Bound | None = None  # of the case as it is: what tells a wrong number from one that merely moved
 
     def declined(self, reason: str) -> Result:
         """No verdict, with the reason."""
@@ -101,21 +107,40 @@ class Session:
         if reason := _no_verdict(observed):
             return self.declined(reason)
         reading = _read(self.case, self.subject, observed)
-        run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic))
+        run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic), reading.arithmetic)
         findings = self.explained(base_findings(run), materials)
         if observed.out is not None:
+            self.truth = run.bound
             findings += self.compared(observed, run.bound)
         if not findings:
             findings += looks.look(First(run, reading.arithmetic, self))
+        findings = self.xrayed(findings) if self.explain else findings
         return self._result(run, findings, reading)
 
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
         """Look once more at wrong values of several sequences, and watch whose blocks each program reads."""
-        where, wrong = self.where.under(Conditions(owners=True)), ("accuracy", "not finite")
+        where, wrong = self.where.under(Conditions(owners=True)), ("accuracy", "not finite", "inexact")
         if self.lost or where is None or len(self.case.seqs) == 1 or not any(f.kind in wrong for f in findings):
             return findings
         found = suspect(self.observe_on(where, materials))
         return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
+
+    def xrayed(self, findings: list[Finding]) -> list[Finding]:
+        """The findings of an output that is wrong by itself, with what the weights behind it say."""
+        wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
+        if not wrong or self.lost:
+            return findings
+        words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))
+        told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
+        return [msgspec.structs.replace(f, explains=(*f.explains, *words)) if f is told else f for f in findings]
+
+    def look(self, materials: Materials) -> tuple[Array, Bound] | None:
+        """The output of one more call with the bound of its own inputs."""
+        observed = self.observe(materials) if not self.lost else None
+        if observed is None or observed.out is None:
+            return None
+        bound = self._bound(materials, observed, _read(materials.case, self.subject, observed).arithmetic)
+        return None if bound is None else (observed.out, bound)
 
     def observe(self, materials: Materials) -> Observed:
         """One call."""
@@ -188,7 +213,8 @@ class Session:
         where = self._under(relation)
         if self.lost or where is None:
             return []
-        return list(relations.compare(relation, first, self.observe_on(where, materialise(changed)), limit))
+        second = self.observe_on(where, materialise(changed))
+        return list(relations.compare(relation, first, second, limit, self.truth))
 
     def _under(self, relation: Relation) -> Executor | None:
         return self.where if relation.under is None else self.where.under(relation.under)

@@ -20,8 +20,11 @@ LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
-    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max"
+    "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
+    "two_level", "powers_of_two",
 )  # fmt: skip
+#: The last one is ln 2: with values `powers_of_two`, weights are powers of two.
+SCALES = (None, 0.25, 1.0, 0.0884, 0.6931471805599453)
 TABLE_PADS = ("minus_one", "zero", "huge", "other")
 POISONS = ("nan", "inf", "huge", "random_bits")
 FEATURES = ("window", "softcap", "alibi", "sinks", "lse", "out", "non_causal", "head_dim_v", "mla", "padding_rows")
@@ -75,7 +78,7 @@ class Profile(Record, frozen=True):
     table_pads: tuple[str, ...] = TABLE_PADS
     poisons: tuple[str, ...] = POISONS
     values: tuple[str, ...] = VALUES
-    scales: tuple[float | None, ...] = (None, 0.25, 1.0, 0.0884)
+    scales: tuple[float | None, ...] = SCALES
     features: tuple[str, ...] = FEATURES[:7]
     splits: bool = False
     constants: tuple[Constants, ...] = ()  # when given, these combinations only
@@ -140,7 +143,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
         "poisons": finite,
-        "scales": (None, 0.25, 1.0, 0.0884) if declared.scales else (None,),
+        "scales": SCALES if declared.scales else (None,),
         "op": declared.op,
         "kv_dtypes": _allowed(KV_DTYPES, declared.kv_dtypes),
         "new_kv": _allowed(NEW_KV, declared.new_kv),

@@ -141,8 +141,13 @@ def all_dead(case: Case, takes: Takes, dead: tuple[Relation, ...] = DEAD) -> Cas
     return case
 
 
-def compare(relation: Relation, first: Observed, second: Observed, bound: Bound | None = None) -> Iterator[Finding]:
-    """A finding when the outputs differ in any bit; with a bound, when the second output leaves it."""
+def compare(
+    relation: Relation, first: Observed, second: Observed, bound: Bound | None = None, truth: Bound | None = None
+) -> Iterator[Finding]:
+    """A finding when the outputs differ in any bit; with a bound, when the second output leaves it.
+
+    Where both are within `truth`, no number is wrong: what moved is a fault of another kind.
+    """
     if second.failure is not None:
         if second.failure.unsupported:
             return
@@ -153,7 +158,16 @@ def compare(relation: Relation, first: Observed, second: Observed, bound: Bound 
     elif moved := moved_elements(first, second, bound):
         size = first.out.size + (0 if first.lse is None else first.lse.size)
         message = f"{moved} of {size} elements of the output moved when {relation.says}"
-        yield Finding(kind=relation.kind, message=message, accuses=relation.accuses)
+        if truth is not None and _within(first, truth) and _within(second, truth):
+            yield Finding(kind="determinism", detail=relation.kind, message=message, accuses=relation.accuses)
+        else:
+            yield Finding(kind=relation.kind, message=message, accuses=relation.accuses)
+
+
+def _within(observed: Observed, bound: Bound) -> bool:
+    if observed.out is None or observed.out.shape != bound.truth.shape or exceeds(observed.out, bound).any():
+        return False
+    return observed.lse is None or not exceeds(observed.lse, bound.truth_lse, bound.lse).any()
 
 
 def moved_elements(first: Observed, second: Observed, bound: Bound | None = None) -> int:

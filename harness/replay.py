@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Verdict:
     subject: str
     verdict: str
     detail: str
+    explains: tuple[str, ...] = ()
 
 
 @click.command(cls=Verb)
@@ -115,8 +116,10 @@ def replay(
     reason = declines(worker.describe(subject, op), entry.case)
     if reason:
         return Verdict(path, subject, "DECLINED", reason)
-    verdict, detail = judge(entry, subject, _results(worker, entry, subject), tolerated)
-    return Verdict(path, subject, verdict, detail)
+    results = _results(worker, entry, subject)
+    verdict, detail = judge(entry, subject, results, tolerated)
+    words = _explained(worker, subject, results[-1]) if verdict == "FAILED" else ()
+    return Verdict(path, subject, verdict, detail, words)
 
 
 def _results(worker: Worker, entry: Entry, subject: str) -> list[Result]:
@@ -125,6 +128,14 @@ def _results(worker: Worker, entry: Entry, subject: str) -> list[Result]:
     while len(results) < RUNS and not any(finding.kind == "hang" for result in results for finding in result.findings):
         results.append(worker.run(entry.case, subject, SECONDS, thorough=True))
     return results
+
+
+def _explained(worker: Worker, subject: str, failing: Result) -> tuple[str, ...]:
+    """What an x-ray says of a wrong output; what the first run said where it says nothing."""
+    findings = failing.findings
+    if any(finding.family == "wrong output" for finding in findings):
+        findings = worker.run(failing.case, subject, SECONDS, thorough=True, explain=True).findings or findings
+    return tuple(dict.fromkeys(words for finding in findings for words in finding.explains))
 
 
 def judge(entry: Entry, subject: str, results: list[Result], tolerated: tuple[known.Known, ...]) -> tuple[str, str]:
@@ -163,12 +174,14 @@ def _failing(failing: list[Result], runs: int, subject: str, tolerated: tuple[kn
 def _print(verdicts: list[Verdict], expired: tuple[str, ...], as_json: bool) -> None:
     for v in verdicts:
         click.echo(f"{v.verdict:<9}{v.path.name}  {v.subject}{f': {v.detail}' if v.detail else ''}", err=as_json)
+        for words in v.explains:
+            click.echo(f"{'':<9}explained: {words}", err=as_json)
     for line in expired:
         click.echo(f"EXPIRED in known.toml: {line}", err=as_json)
     counts = Counter(v.verdict for v in verdicts)
     click.echo(", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "nothing to replay", err=as_json)
     if as_json:
-        rows = [{"path": str(v.path), "subject": v.subject, "verdict": v.verdict, "detail": v.detail} for v in verdicts]
+        rows = [asdict(v) | {"path": str(v.path)} for v in verdicts]
         click.echo(
             json.dumps({"verdicts": rows, "counts": counts, "expired": expired, "exit_code": exit_code(verdicts)})
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness import coverage, reach
 from harness.case import Case
 from harness.profiles import FEATURES
-from harness.results import PLATFORM
+from harness.results import PLATFORM, Finding
 from harness.summary import Found, Summary
 from harness.traits import BY_NAME, RUNGS, rung
 
@@ -159,13 +159,22 @@ def finding_lines(found: Found, number: int) -> Iterator[str]:
     yield f"  {found.finding.message}"
     if found.finding.accuses:
         yield f"  accused: {found.finding.accuses}"
+    if found.finding.line and found.finding.line not in found.finding.message + found.finding.accuses:
+        yield f"  line: {found.finding.line}"
+    yield from explained_lines(found.finding)
     for other in found.others[:4]:
         yield f"  also: {other.kind}: {other.message}"
+        yield from (f"  {line}" for line in explained_lines(other))
     yield f"  smallest case: {in_words(found.case)}"
     yield f"  needs: {_needs(found)}; {_confirmed(found)}; met {found.met} times"
     if found.attribution:
         yield f"  {found.attribution}"
     yield from _again(found)
+
+
+def explained_lines(finding: Finding) -> Iterator[str]:
+    """What an exact output or an x-ray says of the fault."""
+    yield from (f"  explained: {words}" for words in finding.explains)
 
 
 def _confirmed(found: Found) -> str:

@@ -6,7 +6,7 @@ from harness.case import Case, Record
 VALUE_KINDS = frozenset(
     {
         "accuracy", "not finite", "unwritten output", "dead data read", "block order", "bad read", "wrong shape",
-        "overflow read", "uninitialised read", "accuracy in float32", "relation",
+        "overflow read", "uninitialised read", "accuracy in float32", "relation", "inexact",
     }
 )  # fmt: skip
 WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write", "overflow write"})
@@ -39,6 +39,7 @@ SEVERITY = (
     "bad read",
     "race",
     "unwritten output",
+    "inexact",
     "accuracy",
     "not finite",
     "uninitialised read",
@@ -49,8 +50,8 @@ SEVERITY = (
     "ignored argument",
     "contract",
     "not repeatable",
-    PLATFORM,
     "determinism",
+    PLATFORM,
 )
 
 
@@ -69,6 +70,7 @@ class Finding(Record, frozen=True):
     dominating: str = ""
     accuses: str = ""
     line: str = ""  # the kernel's file:line where the executor knows it
+    explains: tuple[str, ...] = ()  # what the output or an x-ray of it says about the fault, in words
 
     @property
     def family(self) -> str:

@@ -167,7 +167,7 @@ def script(entry: Entry, subject: str | None) -> str:
     return TEMPLATE.format(
         title=entry.why,
         words=in_words(entry.case),
-        finding=entry.finding.message if entry.finding else "",
+        finding="\n".join((entry.finding.message, *entry.finding.explains)) if entry.finding else "",
         kernel=kernel,
         function=function,
         call=call,

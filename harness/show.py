@@ -12,7 +12,7 @@ from harness.files import write_atomically
 from harness.geometry import Geometry
 from harness.inputs import materialise
 from harness.replay import find
-from harness.report import in_words
+from harness.report import explained_lines, in_words
 from harness.script import script
 from harness.subjects import WrongUse
 from harness.traits import RUNGS, rung, traits
@@ -61,6 +61,7 @@ def lines(path: Path, entry: Entry) -> Iterator[str]:
     if entry.finding:
         yield f"found: {entry.finding.kind} in {entry.subject} on {entry.executor}, {entry.date}"
         yield f"  {entry.finding.message}"
+        yield from explained_lines(entry.finding)
     yield ""
     yield from table_lines(case)
     yield ""

@@ -27,6 +27,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 # Tensor numbers are part of the recipe: changing one changes every corpus case.
 Q, K, V, SLOPES, SINKS, POISON, ORDER, HOT = range(8)
 
+#: Bits of a token's index that `two_level` spells out.
+INDEX_BITS = 16
+
 # Where each stretch between two quantiles begins and how far it reaches: first those above 0, then those below.
 _STARTS = np.array([sign * start for sign in (1, -1) for start in QUANTILES[:-1]]) / 4096
 _REACHES = np.array([sign * reach for sign in (1, -1) for reach in np.diff(QUANTILES).tolist()]) / 4096
@@ -157,6 +160,8 @@ def values(case: Case, seq: Seq) -> Floats:
     if case.v_is_k_prefix:
         return keys(case, seq)[:, :, : case.value_dim]
     hashes = _hash_tokens(case.data_seed, V, tags, positions, case.num_kv_heads, case.value_dim)
+    if case.values == "two_level":
+        return _index_bits(positions, case.num_kv_heads, case.value_dim)
     if case.values == "gather":
         return _identities(tags, positions, case.num_kv_heads, case.value_dim)
     if case.values == "large":
@@ -222,6 +227,19 @@ def _identities(tags: NDArray[np.int64], positions: NDArray[np.int64], heads: in
     return channels
 
 
+def _index_bits(positions: NDArray[np.int64], heads: int, dims: int) -> Floats:
+    """Channel c is bit c of the token's index: the mean over equal weights tells which share of the keys has it."""
+    bits = (positions[:, None] >> (np.arange(dims) % INDEX_BITS)) & 1
+    return np.repeat(bits[:, None, :], heads, axis=1).astype(np.float64)
+
+
+def _exponents(hashes: Hashes) -> Floats:
+    """Whole numbers from -8 to 7 in the first channel and 0 elsewhere: times a scale of ln 2, powers of two."""
+    exponents = ((hashes >> np.uint64(20)) % np.uint64(16)).astype(np.float64) - 8
+    exponents[..., 1:] = 0
+    return exponents
+
+
 _LARGE_V = {"float16": 12, "e4m3": 6, "e5m2": 12}
 _Family = dict[str, Callable[[Hashes], Floats]]
 
@@ -230,14 +248,21 @@ _QUERIES: _Family = {
     "large": lambda h: normal(h) * 32,
     "tiny": lambda h: normal(h) / 256,
     "ties": _ternary,
+    "powers_of_two": lambda h: np.ones(h.shape),
     "ascending_max": lambda h: 1 + normal(h) / 8,
     "descending_max": lambda h: 1 + normal(h) / 8,
 }
 _KEYS: _Family = {
     "peaked": lambda h: normal(h) * 4,
     "uniform": lambda h: np.zeros(h.shape),
+    "two_level": lambda h: np.zeros(h.shape),
+    "powers_of_two": _exponents,
     "large": lambda h: normal(h) * 32,
     "tiny": lambda h: normal(h) / 256,
     "ties": _ternary,
 }
-_VALUES: _Family = {"uniform": _small_integers, "tiny": lambda h: normal(h) / 4096}
+_VALUES: _Family = {
+    "uniform": _small_integers,
+    "powers_of_two": _small_integers,
+    "tiny": lambda h: normal(h) / 4096,
+}

@@ -213,6 +213,7 @@ def first_call(subject: Subject, case: Case) -> First:
     """The call that laws start from; it has to be right, as far as one call shows."""
     session, materials = Session(case, subject, the_executor("gridsim"), thorough=False), materialise(case)
     observed = session.again(materials)
-    run = Run(materials, observed, session.bound(materials, observed))
+    arithmetic = _read(case, subject, observed).arithmetic
+    run = Run(materials, observed, session.bound(materials, observed), arithmetic)
     assert base_findings(run) == []
-    return First(run, _read(case, subject, observed).arithmetic, session)
+    return First(run, arithmetic, session)

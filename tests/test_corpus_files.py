@@ -11,7 +11,8 @@ from harness.results import Finding
 from harness.summary import Found
 
 CASE = Case(seqs=(Seq(kv_len=17),), num_q_heads=2)
-WRONG = Finding(kind="accuracy", message="out is 1, but should be 0 ± 0.1", where=(0, 0, 1, 3), times_bound=9.5)
+WRONG = Finding(kind="accuracy", message="out is 1, but should be 0 ± 0.1", where=(0, 0, 1, 3), times_bound=9.5,
+                explains=("token 3 has weight 0",))  # fmt: skip
 FOUND = Found(subject="kernels/mine.py:f", case=CASE, finding=WRONG, executor="gridsim")
 
 

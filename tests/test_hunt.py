@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from attending import lens
 
@@ -110,6 +111,42 @@ def test_confirming_asks_for_a_thorough_run() -> None:
     hunting.examine(Case())
     list(hunting.found())
     assert hunting.campaign.runner.shown[-1][1] == {"thorough": True}
+
+
+class Explaining(Runner):
+    """Has something to say of a case that it is asked to explain, or dies of being asked."""
+
+    dies = False
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        result = super().run(case, subject, limit_seconds, **options)
+        if not options.get("explain"):
+            return result
+        died = Finding(kind="crash", message="it died", detail="SIGSEGV")
+        told = died if self.dies else msgspec.structs.replace(WRONG, explains=("token 3 has weight 0",))
+        return msgspec.structs.replace(result, findings=(told,))
+
+
+@pytest.mark.parametrize(("dies", "explains"), [(False, ("token 3 has weight 0",)), (True, ())])
+def test_a_wrong_output_is_explained_once_on_its_smallest_case(dies: bool, explains: tuple[str, ...]) -> None:
+    runner = Explaining(lambda case: True)
+    runner.dies = dies
+    hunting = Hunt(Campaign(Plan({"mine": declare()}, "gridsim", 60.0), runner), "mine")
+    hunting.examine(Case(seqs=lens(9)))
+    (found,) = hunting.found()
+    assert (found.finding.kind, found.finding.explains) == ("accuracy", explains)
+    assert [case for case, options in runner.shown if options.get("explain")] == [found.case]
+
+
+def test_what_is_no_wrong_output_is_not_explained() -> None:
+    hunting = hunted(lambda case: False)
+    broken = Finding(kind="exception", message="KeyError", detail="KeyError k.py:3")
+    hunting.campaign.runner.run = lambda case, *_, **options: Result(
+        case=case, subject="mine", executor="gridsim", findings=() if options.get("explain") else (broken,)
+    )
+    hunting.examine(Case())
+    (found,) = hunting.found()
+    assert found.finding == broken
 
 
 def test_when_the_time_is_over_nothing_more_is_judged() -> None:

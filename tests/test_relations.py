@@ -75,8 +75,20 @@ def test_a_subject_that_looks_at_dead_data_is_found_and_the_culprit_named(
     looks: Callable[[Any], bool], says: str, accuses: str
 ) -> None:
     (finding,) = found(nudged_if(looks))
-    assert (finding.kind, finding.accuses) == ("dead data read", accuses)
+    assert (finding.kind, finding.detail, finding.accuses) == ("determinism", "dead data read", accuses)
     assert finding.message == f"64 of 64 elements of the output moved when {says}"
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(False, "determinism"), (True, "dead data read")])
+def test_what_moves_within_the_bound_is_no_wrong_number(wrong: bool, kind: str) -> None:
+    def looks(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        if dead_slot(inputs, "k_cache").isnan().any():
+            return give(inputs, nudged(out), lse)
+        return give(inputs, out + 1.0 if wrong else out, lse)
+
+    kinds = {finding.kind: finding.family for finding in found(looks)}
+    assert kinds == {kind: "wrong output" if wrong else "determinism dead data read"}
 
 
 def test_a_subject_that_looks_at_the_rows_of_a_graphs_padding_is_found_and_the_culprit_named() -> None:
@@ -87,7 +99,11 @@ def test_a_subject_that_looks_at_the_rows_of_a_graphs_padding_is_found_and_the_c
         return give(inputs, out, lse)
 
     (finding,) = found(looks, replace(RAGGED, padding_rows=1), padding_rows=True)
-    assert (finding.kind, finding.accuses) == ("dead data read", "a padding row that is computed with")
+    assert (finding.kind, finding.detail, finding.accuses) == (
+        "determinism",
+        "dead data read",
+        "a padding row that is computed with",
+    )
     assert finding.message.endswith("moved when q, K or V of rows that are nobody's was changed")
     assert found(right, replace(RAGGED, padding_rows=1), padding_rows=True) == ()
 
@@ -104,12 +120,16 @@ def test_what_only_all_changes_together_move_is_still_found() -> None:
         return bool(dead_slot(inputs, "k_cache").isnan().any() or dead_slot(inputs, "v_cache").isnan().any())
 
     (finding,) = found(nudged_if(looks))
-    assert (finding.kind, finding.accuses) == ("dead data read", "a mask or the bound of a loop")
+    assert (finding.kind, finding.detail, finding.accuses) == (
+        "determinism",
+        "dead data read",
+        "a mask or the bound of a loop",
+    )
 
 
 def test_a_subject_that_looks_at_block_ids_is_found() -> None:
     (finding,) = found(nudged_if(lambda inputs: int(inputs.block_tables[0, 0]) == 0))
-    assert finding.kind == "block order"
+    assert (finding.kind, finding.detail) == ("determinism", "block order")
     assert finding.message.endswith("moved when the same tokens were put into other physical blocks")
 
 
@@ -127,10 +147,10 @@ def test_a_subject_that_raises_on_other_blocks_is_found() -> None:
 def test_a_subject_that_differs_from_call_to_call_is_not_repeatable_and_nothing_else() -> None:
     calls = count()
     (finding,) = found(nudged_if(lambda _: next(calls) % 2 == 0))
-    assert (finding.kind, finding.accuses) == ("not repeatable", "a race")
+    assert (finding.kind, finding.detail, finding.accuses) == ("determinism", "not repeatable", "a race")
     calls = count()
     (finding,) = found(nudged_if(lambda _: next(calls) == 0))
-    assert finding.kind == "not repeatable"
+    assert (finding.kind, finding.detail) == ("determinism", "not repeatable")
 
 
 @triton.jit
@@ -157,7 +177,7 @@ def summing(plain: bool) -> Any:
 
 def test_a_sum_in_the_order_in_which_programs_happen_to_run_is_not_repeatable() -> None:
     (finding,) = found(summing(plain=False))
-    assert (finding.kind, finding.accuses) == ("not repeatable", "a race")
+    assert (finding.kind, finding.detail, finding.accuses) == ("determinism", "not repeatable", "a race")
     says = "of the output moved when the call was repeated with the programs in another order"
     assert finding.message.endswith(says)
     assert found(summing(plain=True)) == ()
@@ -284,7 +304,7 @@ def test_dead_data_that_torch_reads_beside_a_kernel_is_found(
     looks: Callable[[Any], bool], says: str, accuses: str
 ) -> None:
     (finding,) = found(launching(looks))
-    assert (finding.kind, finding.accuses) == ("dead data read", accuses)
+    assert (finding.kind, finding.detail, finding.accuses) == ("determinism", "dead data read", accuses)
     assert found(launching(lambda _: False)) == ()
 
 

@@ -41,6 +41,15 @@ def test_a_case_that_still_fails_is_failed_and_one_that_failed_before_is_fixed(c
     (commands.folder / "mended").unlink()
 
 
+def test_a_case_that_fails_is_explained(commands, tmp_path, saved):
+    path = saved("wrong")
+    arguments = (path, "--subject", commands.subject("wrong"), "--corpus", tmp_path)
+    (row,) = verdicts(commands, tmp_path, *arguments[:3])[2]["verdicts"]
+    assert row["explains"]
+    lines = commands("replay", *arguments).stdout.splitlines()
+    assert lines[1] == f"         explained: {row['explains'][0]}"
+
+
 def test_a_case_that_did_not_fail_for_this_subject_before_is_passed(commands, tmp_path, saved):
     path = saved("wrong")
     assert verdicts(commands, tmp_path, path, "--subject", commands.subject("right"))[:2] == (["PASSED"], 0)

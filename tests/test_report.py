@@ -54,12 +54,22 @@ def test_a_finding_says_what_where_the_smallest_case_and_how_to_see_it_again():
         "FINDING 2 (new): accuracy in mine.py:f, on gridsim",
         "  out is 1, but should be 0",
         "  accused: the table",
+        "  line: mine.py:7",
         "  also: not finite: out is nan",
         "  smallest case: decode, 1 sequence of kv_len 1; 1 query and 1 KV heads of dim 16; block size 16; float32",
         "  needs: GQA; failed 3 of 3 when run again; met 4 times",
         "  again: python -m harness.replay corpus/x.json --subject mine.py:f --executor gridsim",
         "  look:  python -m harness.show corpus/x.json",
     ]
+
+
+def test_what_explains_a_finding_is_told_under_it_and_a_line_that_is_named_already_is_not_told_twice():
+    told = Finding(
+        kind="accuracy", message="out is 1 at k.py:7", line="k.py:7", explains=("token 3 has weight 0", "so")
+    )
+    lines = list(finding_lines(found(finding=told, others=(told,)), 1))
+    assert lines[1:4] == ["  out is 1 at k.py:7", "  explained: token 3 has weight 0", "  explained: so"]
+    assert lines[4:6] == ["  also: accuracy: out is 1 at k.py:7", "    explained: token 3 has weight 0"]
 
 
 def test_the_command_to_copy_is_quoted_for_a_shell():

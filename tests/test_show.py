@@ -43,6 +43,13 @@ def test_a_case_is_shown_in_words_with_why_it_is_kept_and_what_it_found(commands
     assert "\n".join(lines).endswith(to_json(SHARED).rstrip())
 
 
+def test_what_explains_the_finding_is_shown_and_written_into_the_script(commands, tmp_path):
+    told = Finding(kind="accuracy", message="out is 1, but should be 0", explains=("token 3 has weight 0",))
+    path = Corpus(tmp_path).add(Entry(why="it bit us", case=Case(), subject="ours.decode", finding=told))
+    assert "  explained: token 3 has weight 0" in commands("show", path).stdout.splitlines()
+    assert "out is 1, but should be 0\ntoken 3 has weight 0\n" in commands("show", path, "--script").stdout
+
+
 def test_the_block_table_is_drawn_with_owners_fill_padding_and_spares():
     lines = list(table_lines(SHARED))
     assert lines[0] == "block table [3, 3] of int32 (in use | padding)"

@@ -4,6 +4,7 @@ from collections import Counter
 from functools import cache
 from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -194,6 +195,13 @@ def test_dense_new_tokens_have_prefixes_of_every_kind_before_them():
 def test_one_to_three_padding_rows_are_drawn_where_they_are_declared(op):
     assert {case.padding_rows for case in whole(op)} == {0, 1, 2, 3}
     assert {case.padding_rows for case in drawn(Profile(op=op), 60)} == {0}
+
+
+@pytest.mark.parametrize("op", get_args(Op))
+def test_cases_of_every_operation_have_relatives(op):
+    profile = Profile(op=op, features=useful(op))
+    near = tuple(drawn(profile, 5))
+    assert {case.op for case in drawn(msgspec.structs.replace(profile, near=near), 15)} == {op}
 
 
 def test_slots_are_skipped_and_shuffled_where_nobody_attends_to_them():

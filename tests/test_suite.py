@@ -42,7 +42,8 @@ def test_check_raises_one_readable_assertion_error_for_a_wrong_one(kernels):
         check(kernels["wrong"], op="decode", cases=20, seed=1, executor="gridsim")
     lines = str(raised.value).splitlines()
     assert lines[0] == "FINDING 1 (new): accuracy in wrong, on gridsim"
-    assert "  smallest case: decode, 1 sequence of kv_len 1; 1 query and 1 KV heads of dim 16" in lines[2]
+    assert lines[2] == "  explained: the output is 1 where V is 0 everywhere: something is added to it that is no V"
+    assert "  smallest case: decode, 1 sequence of kv_len 1; 1 query and 1 KV heads of dim 16" in lines[3]
     assert len(lines) < 10
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None

@@ -1,0 +1,93 @@
+"""Where wrong rows of a copy come from: of a gathered tile or a written cache, told by the values that lie there."""
+
+import numpy as np
+
+from harness.executors.base import Written, bits
+from harness.inputs import SKIPPED, Materials
+from harness.tensors import Array
+
+#: So many runs of rows are told.
+MOST = 4
+
+
+#: Sequence, row, and what the row holds.
+Place = tuple[int, int, str]
+
+
+def copied(materials: Materials, out: Array, wrong: Array) -> tuple[str, ...]:
+    """What wrong rows of a gathered tile [seqs, rows, heads, dim] hold, in words; rows in a run are told once."""
+    told = [
+        (sequence, row, _source(materials, out[sequence, row, head], head))
+        for sequence, row, head in sorted({(int(s), int(r), int(h)) for s, r, h, _ in np.argwhere(wrong)})
+    ]
+    return tuple(_words(materials, run) for run in _runs(told)[:MOST])
+
+
+def _runs(told: list[Place]) -> list[list[Place]]:
+    """Neighbouring rows of a sequence with the same fault."""
+    found: list[list[Place]] = []
+    for place in told:
+        before = found[-1][-1] if found else None
+        near = before is not None and before[0] == place[0] and place[1] - before[1] <= 1
+        if near and before is not None and _shape(before[2]) == _shape(place[2]):
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
+
+
+def _shape(source: str) -> str:
+    return "slot" if source.startswith("block") else source
+
+
+def _source(materials: Materials, row: Array, head: int) -> str:
+    """The slot whose K is in the row [dim], or what else is there."""
+    if not np.asarray(row).astype(np.float64).any():
+        return "zeros: nothing was loaded"
+    cache, tables = materials.inputs.k_cache.view, materials.geometry.tables
+    for sequence, table in enumerate(tables):
+        found = np.argwhere((bits(cache[table]) == bits(row)).all(axis=-1)) if len(table) else ()
+        for column, offset, other in sorted(np.asarray(found).tolist(), key=lambda place: place[2] != head):
+            token = column * materials.case.block_size + offset
+            wrong_head = f", KV head {other}" if other != head else ""
+            return f"block {table[column]} offset {offset} (token {token} of sequence {sequence}{wrong_head})"
+    return "what no slot holds"
+
+
+def _words(materials: Materials, run: list[Place]) -> str:
+    (sequence, first, source), (_, last, _) = run[0], run[-1]
+    start = materials.case.tile.start
+    rows = f"row {first}" if first == last else f"rows {first}-{last}"
+    tokens = f"token {start + first}" if first == last else f"tokens {start + first}-{start + last}"
+    verb = "holds" if first == last else "hold" if _shape(source) != "slot" else "hold, in the first of them,"
+    slot = f"{_slot(materials, sequence, start + first)}{'' if first == last else ' on'}"
+    return f"sequence {sequence}: {rows} ({tokens}, {slot}) {verb} {source}"
+
+
+def _slot(materials: Materials, sequence: int, token: int) -> str:
+    table, size = materials.geometry.tables[sequence], materials.case.block_size
+    if token >= materials.case.seqs[sequence].kv_len:
+        return "behind the last token"
+    return f"block {table[token // size]} offset {token % size}"
+
+
+# --- what was written where --------------------------------------------------------------------------------------
+
+
+def misplaced(materials: Materials, written: Written) -> tuple[str, ...]:
+    """Whose K or V stands where it should not, told by its first element; nothing where it is no new token's."""
+    stored = materials.stored
+    if stored is None:
+        return ()
+    name = "K" if written.tensor.startswith("k_cache") else "V"
+    if written.got == SKIPPED:
+        return (f"it is {name} of a token to be skipped, whose slot is -1: such a token is written all the same",)
+    if not np.isfinite(written.got):
+        return (f"no {name} was written there: it still holds what it held before",)
+    data = (stored.k if name == "K" else stored.v).astype(np.float64)
+    found = np.argwhere(data == written.got)
+    if not len(found):
+        return ()
+    cell, head, dim = (int(i) for i in found[0])
+    words = f"it is {name} of the token for block {stored.blocks[cell]} offset {stored.offsets[cell]}"
+    return (f"{words}, KV head {head}, dim {dim}: the slot or the strides of the write are wrong",)

@@ -1,0 +1,154 @@
+"""The x-ray of a wrong output: the weights that the kernel really gave to each slot, and what they say of the fault."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness import factors
+from harness.bounds import exceeds
+from harness.case import Case, replace
+from harness.inputs import materialise
+from harness.operations import ATTENTION
+from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
+from harness.rows import Row, listed
+
+#: What is not live, and what it means that it must be finite.
+POISONED = {
+    "k_poison": "K of slots behind the last token is finite: it is read, and its scores are not masked well enough",
+    "v_poison": "V of slots behind the last token is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
+    "spare_poison": "blocks that no sequence owns hold finite numbers: one of them is read",
+    "row_poison": "rows that are nobody's, such as a graph's padding, hold finite numbers: they are computed with",
+}
+#: The rest of what a row is accused of adds little.
+MOST_SENTENCES = 4
+
+
+def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """Sentences on the row at `where` (sequence, token, head), or on the first whose weights are wrong.
+
+    Nothing where V cannot be changed alone (a prefix of K), or where no output comes back.
+    """
+    if case.op not in (*ATTENTION, "merge") or case.v_is_k_prefix:
+        return ()
+    tame = plain(case)
+    if added := _added(tame, look):
+        return (added,)
+    if mixed := _mixed_dims(tame, look):
+        return (mixed,)
+    seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
+    return seen[0] if seen else _nothing_wrong(case, look, where)
+
+
+def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
+    if make is padded and (case.op == "merge" or case.placement == "far"):
+        return ()
+    found = weights(case, look, make)
+    if found is None or not found.wrong.any():
+        return ()
+    token, head = _worst_row(found, where)
+    if not np.isfinite(found.got[token, head]).all():
+        return ()
+    if case.op == "merge":
+        return tuple(_of_states(found, token, head))[:MOST_SENTENCES]
+    return tuple(_of_row(Row.of(found, token, head)))[:MOST_SENTENCES]
+
+
+def _worst_row(found: Weights, where: tuple[int, ...]) -> tuple[int, int]:
+    """The row that was complained of, if its weights are wrong; a finite one before others."""
+    rows = np.asarray(found.wrong.any(axis=2))
+    finite = rows & np.asarray(np.isfinite(found.got).all(axis=2))
+    told = finite if finite.any() else rows
+    if len(where) >= 3 and told[where[1], where[2]]:
+        return where[1], where[2]
+    token, head = np.argwhere(told)[0]
+    return int(token), int(head)
+
+
+def _added(case: Case, look: Look) -> str:
+    """Without any V there is nothing to sum."""
+    seen = look(quiet(case))
+    if seen is None:
+        return ""
+    out = np.asarray(seen[0]).astype(np.float64)
+    wrong = exceeds(*seen) & np.isfinite(out)
+    if not wrong.any():
+        return ""
+    return f"the output is {out[wrong][0]:.4g} where V is 0 everywhere: something is added to it that is no V"
+
+
+def _mixed_dims(case: Case, look: Look) -> str:
+    """Each dim of V holds a number of its own, the same for all tokens: whatever the weights, the output shows it."""
+    seen = dims(case, look, quiet) if case.op != "merge" else None
+    if seen is None:
+        return ""
+    pattern = dim_pattern(case)
+    share = np.asarray(seen[0]).astype(np.float64) / pattern
+    allowed = seen[1].out / pattern
+    first, allowed_first = share[..., :1], allowed[..., :1]
+    apart = np.abs(share - first) > 4 * (allowed + allowed_first) * np.maximum(1.0, np.abs(first))
+    if not (apart & np.isfinite(share)).any():
+        return ""
+    token, head, dim = (int(i) for i in np.argwhere(apart & np.isfinite(share))[0])
+    k_cache, v_cache = (quiet(case).inputs.k_cache, quiet(case).inputs.v_cache)
+    strides = f" (K has {k_cache.strides}, V {v_cache.strides})" if k_cache.strides != v_cache.strides else ""
+    return (
+        f"V is read with wrong strides{strides}: where V holds dim % {DIM_CYCLE} + 1 in every token, dim {dim} of "
+        f"token {token}, head {head} is {share[token, head, dim] * pattern[dim]:.4g}, "
+        f"and dim 0 is {float(first[token, head, 0]):.4g}"
+    )
+
+
+def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
+    """No weight is wrong, or none can be told."""
+    if case.op != "merge" and len(where) >= 2 and case.batch[where[0]].kv_len == 0:
+        return (f"sequence {where[0]} has no key: its weights sum to 0, and 0 is divided by that sum",)
+    if case.op == "merge" and len(set(case.states.empty)) == len(case.states.partition):
+        return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
+    found = weights(plain(case), look, quiet)
+    if found is None:
+        return ()
+    if not np.isfinite(found.got).all():
+        return ("the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read",)
+    if len(where) == 3:
+        return ("every weight is right: the output is, and only its lse is wrong",)
+    return tuple(
+        f"every weight is right while {words}" for name, words in POISONED.items() if _spoils(case, name, look)
+    ) or ("every weight is right where V is 0 or 1: what is wrong depends on the values of V",)
+
+
+def _spoils(case: Case, name: str, look: Look) -> bool:
+    """Whether the poison of one kind, all others taken out, is enough to make the output wrong."""
+    alone = replace(plain(case), **{name: getattr(case, name)})
+    seen = look(materialise(alone)) if getattr(case, name) != "zero" else None
+    return seen is not None and bool(exceeds(*seen).any())
+
+
+# --- one row -----------------------------------------------------------------------------------------------------
+
+
+def _of_row(row: Row) -> Iterator[str]:
+    """What is wrong with the weights of one row, the most telling first."""
+    if whole := row.strides_of_k() or row.someone_elses():
+        yield f"{row.place}: {whole}"
+        return
+    sentences = (*row.foreign(), *row.hidden(), *row.missing(), *factors.rest(row))
+    yield from (f"{row.place}: {sentence}" for sentence in sentences or (factors.worst(row),))
+
+
+# --- states ------------------------------------------------------------------------------------------------------
+
+
+def _of_states(found: Weights, token: int, head: int) -> Iterator[str]:
+    """What is wrong with the weights of the states that are merged into one row."""
+    got, true, within = (x[token, head] for x in (found.got, found.true, found.within))
+    place = f"token {token}, head {head}"
+    for state in np.flatnonzero((true == 0) & found.wrong[token, head]):
+        yield f"{place}: state {state} counts with weight {got[state]:.4g} though it is empty"
+    lost = np.flatnonzero((true > 4 * within) & (np.abs(got) <= within))
+    if len(lost):
+        yield f"{place}: {listed(lost, 'state')} has weight 0"
+    if words := factors.power(got, true, within):
+        yield f"{place}: {words}"
+    elif not len(lost):
+        worst = int(np.abs(got - true).argmax())
+        yield f"{place}: state {worst} has weight {got[worst]:.4g}, but should have {true[worst]:.4g}"

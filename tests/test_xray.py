@@ -1,0 +1,291 @@
+"""The x-ray recovers the weights of any kernel, and says in words what is wrong with them; of a right one, nothing."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attending import attend, gather, lens, right, torch_subject
+
+from harness import probe, subjects, xray
+from harness.case import Case, Seq, Slots, States, replace
+from harness.ours import decode, extend, merge, split_decode, step
+from harness.pipeline import Session, run_case, the_executor
+from harness.subjects import Subject
+
+TWO = Case(seqs=lens(37, 21), num_q_heads=4, num_kv_heads=2, placement="shuffled", spare_blocks=1, geometry_seed=3)
+
+#: As a kernel in float32 that divides at the end would be read.
+CAREFUL = {"dot": "ieee", "tensor_core": False, "p_dtype": "float32", "normalised_p": False, "max_splits": 1}
+
+Weigh = Callable[[torch.Tensor, Any, int], torch.Tensor]
+
+
+def session(case: Case, subject: Subject) -> Session:
+    return Session(case, subject, the_executor("gridsim"), thorough=True, explain=True)
+
+
+def weighing(change: Weigh) -> Any:
+    """Decode whose normalised weights [heads, tokens] of sequence i are changed before they meet V."""
+
+    def run(inputs: Any) -> Any:
+        group, rows = inputs.q.shape[1] // inputs.k_cache.shape[2], []
+        for i in range(len(inputs.q)):
+            k, v = (x.double().repeat_interleave(group, dim=1) for x in gather(inputs, i))
+            scores = (inputs.q[i].double() * k).sum(2).T * inputs.scale
+            rows.append(torch.einsum("ht,thd->hd", change(torch.softmax(scores, dim=1), inputs, i), v))
+        return torch.stack(rows).to(inputs.q.dtype)
+
+    return run
+
+
+def explained(case: Case, run: Any) -> tuple[str, ...]:
+    """What the x-ray adds to the finding of a wrong output."""
+    subject = torch_subject(run, op=case.op, arithmetic=CAREFUL)
+    result = run_case(case, subject, "gridsim", thorough=True, explain=True)
+    assert result.findings, "the fault shows"
+    return tuple(words for finding in result.findings for words in finding.explains)
+
+
+# --- a right kernel ----------------------------------------------------------------------------------------------
+
+CHUNK = Case(
+    op="extend", seqs=(Seq(query_len=5, kv_len=20), Seq(query_len=3, kv_len=3, tag=1)), num_q_heads=4, num_kv_heads=2
+)
+SHARED = (Seq(kv_len=33, tag=3), Seq(kv_len=40, tag=1, shares_prefix_with=3, shared_blocks=2))
+RIGHT: dict[str, tuple[Case, Any]] = {
+    "decode": (TWO, decode),
+    "in torch": (TWO, torch_subject(right)),
+    "bfloat16": (replace(TWO, dtype="bfloat16"), decode),
+    "FP8": (replace(TWO, kv_dtype="e4m3", k_scale=0.5, v_scale=2.0, scale_granularity="head"), decode),
+    "every feature": (replace(TWO, window=(9, -1), softcap=2.0, alibi=True, sinks=True), decode),
+    "unlike strides": (replace(TWO, layout="padded", v_layout="hnd"), decode),
+    "one buffer": (replace(TWO, layout="kv_interleaved"), decode),
+    "far": (replace(TWO, placement="far"), decode),
+    "shared blocks": (replace(TWO, seqs=SHARED), decode),
+    "empty rows": (replace(TWO, seqs=lens(0, 5)), decode),
+    "splits": (TWO, split_decode),
+    "extend": (CHUNK, extend),
+    "dense": (replace(CHUNK, new_kv="dense"), extend),
+    "dense beside FP8": (replace(CHUNK, new_kv="dense", kv_dtype="e4m3", k_scale=0.5, v_scale=4.0), extend),
+    "padding rows": (replace(TWO, padding_rows=2), decode),
+    "step": (replace(CHUNK, op="step", slots=Slots(tail_padding=1)), step),
+    "step in FP8": (replace(CHUNK, op="step", kv_dtype="e4m3", k_scale=0.5, v_scale=4.0), step),
+    "merge": (Case(op="merge", num_q_heads=2, states=States(partition=(1, 16, 2), empty=(1,)), want_lse=True), merge),
+}
+
+
+@pytest.mark.parametrize(("case", "function"), RIGHT.values(), ids=RIGHT)
+def test_no_weight_of_a_right_kernel_is_wrong(case: Case, function: Any) -> None:
+    subject = function if isinstance(function, Subject) else subjects.from_function(function)
+    look = session(case, subject).look
+    found = probe.weights(probe.plain(case), look, probe.quiet)
+    assert found is not None
+    assert not found.wrong.any()
+    assert (found.got > 0.01).sum() >= (len(case.seqs) - 1 if case.op != "merge" else 2)  # and some weights are seen
+    if case.op != "merge":
+        own = np.array([0.0 if seq.kv_len == 0 else 1.0 for seq in case.batch for _ in range(seq.query_len)])
+        total = found.got.sum(axis=2) if not case.sinks else found.true.sum(axis=2)
+        assert total == pytest.approx(np.repeat(own[:, None], case.num_q_heads, axis=1), abs=0.05) or case.sinks
+        assert xray._mixed_dims(probe.plain(case), look) == ""
+
+
+def test_a_result_without_a_wrong_output_is_not_looked_at_again() -> None:
+    subject = subjects.from_function(decode)
+    plain, asked = (run_case(TWO, subject, "gridsim", thorough=True, explain=explain) for explain in (False, True))
+    assert plain.runs == asked.runs
+
+
+def test_what_an_x_ray_supposes_is_what_the_judge_says() -> None:
+    """Without a change, the supposed weights are the true ones."""
+    found = probe.weights(probe.plain(TWO), session(TWO, torch_subject(right)).look, probe.quiet)
+    assert found is not None
+    same = probe.supposed(probe.plain(TWO), lambda materials: None, found.cells)
+    assert same == pytest.approx(found.true, abs=1e-12)
+
+
+# --- faults ------------------------------------------------------------------------------------------------------
+
+
+def without(*tokens: int, renormalised: bool = True) -> Weigh:
+    def change(weights: torch.Tensor, inputs: Any, i: int) -> torch.Tensor:
+        if i == 0:
+            weights[:, list(tokens)] = 0
+            weights = weights / weights.sum(dim=1, keepdim=True) if renormalised else weights
+        return weights
+
+    return change
+
+
+def times(factor: float, *tokens: int) -> Weigh:
+    def change(weights: torch.Tensor, inputs: Any, i: int) -> torch.Tensor:
+        if i == 0:
+            weights[:, list(tokens) or slice(None)] *= factor
+        return weights / weights.sum(dim=1, keepdim=True) if tokens else weights
+
+    return change
+
+
+def power(exponent: float) -> Weigh:
+    return lambda weights, inputs, i: (weights**exponent) / (weights**exponent).sum(dim=1, keepdim=True)
+
+
+def stale_tiles(weights: torch.Tensor, inputs: Any, i: int) -> torch.Tensor:
+    """The weighted sum of a tile keeps the maximum of its own time: only the normaliser is rescaled."""
+    logs = weights.log()
+    tiles = torch.stack([logs[:, first : first + 16].max(dim=1).values for first in range(0, logs.shape[1], 16)], dim=1)
+    running = torch.cummax(tiles, dim=1).values
+    old = running.repeat_interleave(16, dim=1)[:, : logs.shape[1]]
+    return (logs - old + running[:, -1:]).exp()
+
+
+FAULTS: dict[str, tuple[Weigh, str]] = {
+    "a dropped run": (without(16, 17, 18), "tokens 16-18 (column 1 of the table, block {1}, slots 0-2) have weight 0"),
+    "and the normaliser agrees": (without(16), "the other weights are right for the keys that do count"),
+    "or does not": (without(16, renormalised=False), "the normaliser sums keys whose V is not added"),
+    "a token twice": (times(2.0, 33), "token 33 (column 2 of the table, block {2}, slot 1) counts twice"),
+    "a common factor": (times(1.01), "off by the common factor 1.01: the normaliser, or a key that only it counts"),
+    "a larger scale": (power(1.02), "the weights are those of scores 1.02 times as large: the scale"),
+    "base 2": (power(float(np.log(2))), "powers of 2, but should be of e"),
+    "base e": (power(float(np.log2(np.e))), "powers of e, but should be of 2"),
+    "tiles that are not rescaled": (stale_tiles, "not rescaled when the maximum moves"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_the_weights_is_named(change: Weigh, words: str) -> None:
+    case = replace(TWO, values="ties", num_q_heads=2, num_kv_heads=1)
+    table = probe.quiet(case).geometry.tables[0]
+    told = explained(case, weighing(change))
+    assert any(words.format(*table) in sentence for sentence in told), told
+    assert all(sentence.startswith("sequence ") for sentence in told)
+
+
+def test_keys_of_score_0_that_only_the_normaliser_counts_are_numbered() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        return (out.double() * (lse.exp() / (lse.exp() + 3)).double()[..., None]).to(inputs.q.dtype)
+
+    (told,) = explained(TWO, run)
+    assert "as if 3 more keys of score 0 and without a value were summed" in told
+
+
+def test_the_block_of_another_sequence_is_named_with_its_owner() -> None:
+    def run(inputs: Any) -> Any:
+        inputs = type(inputs)(**{**vars(inputs), "block_tables": inputs.block_tables.clone()})
+        inputs.block_tables[0, 1] = inputs.block_tables[1, 0]
+        return right(inputs)
+
+    told = explained(TWO, run)
+    block = probe.quiet(TWO).geometry.tables[1][0]
+    assert any(f"slots 0-15 of block {block} have weight" in words for words in told)
+    assert any("that is sequence 1's: it reads the block of sequence 1" in words for words in told)
+
+
+def test_dead_slots_that_count_are_named() -> None:
+    def run(inputs: Any) -> Any:
+        longer = inputs.kv_lens.clone()
+        longer[0] += 2
+        return right(type(inputs)(**{**vars(inputs), "kv_lens": longer}))
+
+    told = explained(replace(TWO, k_poison="huge", v_poison="huge"), run)
+    assert any("that is behind the last token" in words for words in told), told
+
+
+def test_the_output_of_another_sequence_is_named() -> None:
+    told = explained(TWO, lambda inputs: right(inputs).flip(0))
+    assert any("the output is that of sequence 1 (its tokens 0-20)" in words for words in told), told
+
+
+def test_another_kv_head_is_named() -> None:
+    told = explained(TWO, lambda inputs: right(inputs).flip(1))
+    assert any(re.search("attends to KV head ([01]), but should to KV head (?!\\1)[01]", words) for words in told), told
+
+
+def test_k_of_another_head_is_named_where_v_is_right() -> None:
+    def run(inputs: Any) -> Any:
+        return right(type(inputs)(**{**vars(inputs), "k_cache": inputs.k_cache.flip(2)}))
+
+    told = explained(TWO, run)
+    assert any("the weights are those of K 1 KV head further on" in words for words in told), told
+
+
+@pytest.mark.parametrize(
+    ("changes", "forgotten", "words"),
+    [
+        ({"softcap": 2.0}, {"softcap": 0.0}, "those without softcap"),
+        ({"alibi": True}, {"alibi_slopes": None}, "those without ALiBi"),
+        ({"sinks": True}, {"sinks": None}, "the sink does not count"),
+        ({"window": (8, -1)}, {"window": (9, -1)}, "outside the window, which begins with token 28"),
+    ],
+)
+def test_a_forgotten_feature_is_named(changes: dict[str, Any], forgotten: dict[str, Any], words: str) -> None:
+    def run(inputs: Any) -> Any:
+        return right(type(inputs)(**{**vars(inputs), **forgotten}))
+
+    told = explained(replace(TWO, **changes), run)
+    assert any(words in sentence for sentence in told), told
+
+
+def test_dims_that_are_mixed_are_told_as_strides() -> None:
+    told = explained(TWO, lambda inputs: right(inputs).roll(1, dims=2))
+    assert told[0].startswith("V is read with wrong strides: where V holds dim % 7 + 1 in every token, dim ")
+
+
+def test_what_is_no_v_is_told_apart_from_weights() -> None:
+    told = explained(TWO, lambda inputs: right(inputs) + 0.5)
+    assert told == ("the output is 0.5 where V is 0 everywhere: something is added to it that is no V",)
+
+
+def test_a_wrong_lse_beside_right_weights_is_told_so() -> None:
+    told = explained(replace(TWO, want_lse=True), lambda inputs: (attend(inputs)[0], attend(inputs)[1] + 1))
+    assert told == ("every weight is right: the output is, and only its lse is wrong",)
+
+
+def test_a_v_that_is_a_prefix_of_k_is_not_probed() -> None:
+    case = replace(TWO, num_kv_heads=1, v_is_k_prefix=True)
+    assert xray.explain(case, session(case, torch_subject(right)).look) == ()
+
+
+def test_a_subject_that_gives_no_output_is_not_explained() -> None:
+    assert xray.explain(TWO, lambda materials: None) == ()
+
+
+def test_an_x_ray_ends_when_its_time_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SECONDS", -1.0)
+    assert probe.weights(TWO, session(TWO, torch_subject(right)).look, probe.quiet) is None
+
+
+def test_a_large_pool_is_seen_in_part_the_live_blocks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "MOST_CALLS", 3)
+    found = probe.weights(probe.plain(TWO), session(TWO, torch_subject(right)).look, probe.quiet)
+    assert found is not None
+    assert (len(found.cells), found.got.shape) == (48, (2, 4, 48))
+    assert set(found.cells.blocks) <= set(probe.quiet(TWO).geometry.used)
+
+
+def test_states_that_count_wrongly_are_named() -> None:
+    case = Case(op="merge", num_q_heads=2, states=States(partition=(1, 16, 2), empty=(2,)), want_lse=True)
+
+    def run(inputs: Any) -> Any:
+        lses = torch.where(inputs.state_lses.isinf(), 0.0, inputs.state_lses)
+        outs = torch.where(inputs.state_lses.isinf()[..., None], inputs.state_outs.nan_to_num(), inputs.state_outs)
+        weights = torch.softmax(lses, dim=0)
+        return (weights[..., None] * outs).sum(dim=0).to(inputs.state_outs.dtype), torch.logsumexp(lses, dim=0)
+
+    told = explained(case, run)
+    assert any("state 2 counts with weight" in words and "though it is empty" in words for words in told), told
+
+
+def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
+    """Only other blocks make it wrong, so the weights of this call say nothing."""
+
+    def run(inputs: Any) -> Any:
+        out = right(inputs)
+        return out if int(inputs.block_tables[0, 0]) == first else out + 1.0
+
+    first = int(probe.quiet(TWO).geometry.tables[0][0])
+    result = run_case(TWO, torch_subject(run), "gridsim", thorough=True, explain=True)
+    assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", ())]
