@@ -1,5 +1,6 @@
 """Our own kernels as subjects."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -115,7 +116,7 @@ def merge(inputs: Any) -> Any:
 def _validate_step(inputs: Any) -> None:
     """What either of its kernels refuses."""
     _cache_write.validate(inputs)
-    _extend.validate(inputs)
+    _extend.validate(replace(inputs, k_new=None, v_new=None))  # by then they are in the cache
 
 
 decode.validate = _decode.validate  # type: ignore[attr-defined]

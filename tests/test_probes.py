@@ -100,6 +100,13 @@ def test_a_device_that_flushes_is_told_from_one_that_does_not():
         assert tried(PROBES[name], Flushing("gridsim"), platform("sm90")).verdict == "holds"
 
 
+def test_a_device_that_flushes_is_no_device_whose_tanh_is_wrong():
+    """tanh(-1.4e-45) is -0 on an H200."""
+    tanh = PROBES["tanh of the library, relative"]
+    assert tried(tanh, Flushing("gridsim"), platform("sm90")).verdict == "holds"
+    assert tried(tanh, Flushing("gridsim"), GRIDSIM).verdict == "FAILS"
+
+
 @pytest.mark.parametrize("shape", ["16 rows and 32", "64 rows and 128"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_an_accumulator_that_truncates_holds_by_the_constant_of_a_gpu_and_by_none_much_smaller(dtype, shape):

@@ -15,6 +15,8 @@ def _float_to_float(op: Op, kinds: tuple[Type, ...]) -> Function:
     codec = CODECS[target]
     if op.attributes.get("rounding") == "rtz":
         return _towards_zero(op, target)
+    if source == "f8E5M2" and target == "bf16":
+        return _scaled_up
     if target == "f64" or op.name == "arith.extf":
         return lambda x: x.astype(codec.carrier, copy=False)
     if target == "f16":
@@ -24,9 +26,17 @@ def _float_to_float(op: Op, kinds: tuple[Type, ...]) -> Function:
     return lambda x: codec.round(x.astype(np.float32, copy=False))
 
 
+def _scaled_up(x: Array) -> Array:
+    """Triton multiplies the bits of e5m2 to get bf16, so infinity and NaN become the numbers that follow 57344."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    code = bits >> np.uint32(16) & np.uint32(3)  # a NaN's last two bits of e5m2 lie there
+    following = (bits & np.uint32(1 << 31)) | np.uint32(127 + 16 << 23) | code << np.uint32(21)
+    return np.where(np.isfinite(x), bits, following).view(np.float32)
+
+
 def _towards_zero(op: Op, target: str) -> Function:
     if target == "bf16":
-        return lambda x: chop(x, 7)
+        return lambda x: np.where(np.isnan(x), brain(x), chop(x, 7))
     if target == "f8E5M2":
         return _upper_half
     if target != "f16":
