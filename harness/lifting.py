@@ -1,17 +1,16 @@
 """Precision lifting: the numbers of a 16-bit case stored as float32, where no rounding hides a fault of structure."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
-import numpy as np
 
 from harness.checks import Run, base_findings
-from harness.editing import caches, rewrite
+from harness.editing import caches, living, rewrite
 from harness.inputs import Materials, materialise
 from harness.laws import First, told
 from harness.results import Finding
 from harness.tensors import Array
-from harness.values import cast
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def _renamed(found: Finding) -> Finding:
 
 
 def lifted(first: First) -> Materials | None:
-    """The case's tensors in float32 with every number as the 16-bit type has it."""
+    """The case's tensors in float32 with the numbers that the 16-bit ones hold: values may differ by type."""
     case = first.case
     if case.dtype == "float32" or case.op not in ("decode", "extend", "merge"):
         return None
@@ -54,9 +53,10 @@ def lifted(first: First) -> Materials | None:
     names += ("k_new", "v_new") if case.new_kv == "dense" else ()
     materials = materialise(wide)
     for name in names:
-        rewrite(materials, name, lambda x: _rounded(x, case.dtype))
+        numbers = living(first.materials, name)
+        rewrite(materials, name, partial(_instead, numbers))
     return materials
 
 
-def _rounded(numbers: Array, dtype: str) -> Array:
-    return cast(numbers, dtype).astype(np.float64)
+def _instead(numbers: Array, _: Array) -> Array:
+    return numbers

@@ -3,19 +3,22 @@
 from collections import Counter
 from typing import get_args
 
+import numpy as np
 import pytest
 from attending import lens
 from controls import CONTROLS, DECODE, EXTEND, MERGE, Control, Fault, faulty, first_call
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness import looks, ours
-from harness.case import Case, Hints, replace
+from harness.case import Case, Hints, Op, replace
+from harness.editing import living
+from harness.lifting import lifted
 from harness.looks import LOOKS, Look
 from harness.pipeline import Session, run_case
 from harness.profiles import profile
 from harness.results import SEVERITY, Finding
 from harness.strategies import cases
-from harness.subjects import Declaration, Promise, Subject, from_function
+from harness.subjects import Declaration, Promise, Subject, from_function, load
 
 every_look = pytest.mark.parametrize("asked", LOOKS, ids=lambda asked: asked.name)
 
@@ -201,3 +204,14 @@ def test_splits_are_asked_only_of_whom_takes_them() -> None:
 def test_an_argument_that_should_not_move_the_output_is_not_asked_to() -> None:
     case = replace(DECODE, seqs=lens(1, 1))  # one key: no window hides it
     assert answer(law("sensitive to window"), from_function(ours.decode), case) == []
+
+
+@pytest.mark.parametrize("op", ["decode", "merge"])
+def test_what_is_lifted_are_the_numbers_of_the_16_bit_tensors_whatever_float32_would_have_drawn(op: Op) -> None:
+    case = Case(op=op, seqs=lens(20), dtype="float16", values="large", data_seed=3)
+    first = first_call(load(f"ours.{op}", op), case)
+    wide = lifted(first)
+    for name in ("state_outs",) if op == "merge" else ("q", "k_cache", "v_cache"):
+        there = living(first.materials, name)
+        assert np.isfinite(there).all()
+        np.testing.assert_array_equal(living(wide, name), there)
