@@ -97,6 +97,7 @@ class Hints(Record, frozen=True):
     tile_kv: int = 0
     num_warps: int = 0
     num_stages: int = 0
+    config: int = 0  # which config of an autotuned kernel runs, of those that its own pruning leaves
 
 
 class Case(Record, frozen=True):

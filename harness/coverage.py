@@ -55,6 +55,7 @@ def _could_be(whole: Profile) -> dict[str, list[str]]:
             "v_layout": list(whole.v_layouts) if apart else ["same"],
             "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
             "features": [*whole.features, *(["splits"] if whole.splits else [])],
+            "config": [str(number) for number in range(whole.configs)],
         }
     )
 
@@ -78,6 +79,7 @@ def count(table: Drawn, case: Case) -> None:
 def _cells(case: Case) -> Iterator[tuple[str, str]]:
     for field in (*_OPTIONS, "v_layout", "out_layout"):
         yield field, str(getattr(case, field))
+    yield "config", str(case.hints.config)
     yield "heads", f"{case.num_q_heads}/{case.num_kv_heads}"
     if case.op in NEW_TOKENS:
         yield from (("query_len", name) for name in dict.fromkeys(_chunk(seq.query_len) for seq in case.seqs))

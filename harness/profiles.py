@@ -81,6 +81,7 @@ class Profile(Record, frozen=True):
     scales: tuple[float | None, ...] = SCALES
     features: tuple[str, ...] = FEATURES[:7]
     splits: bool = False
+    configs: int = 1
     constants: tuple[Constants, ...] = ()  # when given, these combinations only
     empty_rows: bool = True
     ragged: bool = True
@@ -149,6 +150,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "new_kv": _allowed(NEW_KV, declared.new_kv),
         "features": tuple(name for name in useful(declared.op) if getattr(declared, name)),
         "splits": declared.splits,
+        "configs": declared.configs,
         "empty_rows": declared.empty_rows,
         "shared_blocks": declared.shared_blocks,
         "max_kv_len": min(declared.max_kv_len or BUDGET_TOKENS, BUDGET_TOKENS),
@@ -206,7 +208,7 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
         near = tuple(p for p in changes.get("placements", whole.placements) if p != "far")
         changes["placements"] = near or whole.placements[:1]
     if rungs < 6:
-        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False}
+        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False, "configs": 1}
     return Profile(**({name: getattr(whole, name) for name in Profile.__struct_fields__} | changes))
 
 

@@ -147,7 +147,7 @@ def _of_operation(draw: Draw, options: Profile, seqs: tuple[Seq, ...], block_siz
     if options.op == "merge":
         return {"states": _states(draw, options.empty_rows), "want_lse": True}
     splits = draw(st.sampled_from((0, 1, 2, 3, 5, 8))) if options.splits else 0
-    return {"hints": Hints(num_splits=splits)}
+    return {"hints": Hints(num_splits=splits, config=draw(st.integers(0, options.configs - 1)))}
 
 
 def _slots(draw: Draw, op: Op, hostile: bool) -> Slots:

@@ -40,6 +40,7 @@ class Declaration(Record, frozen=True):
     mla: bool = False
     padding_rows: bool = False
     splits: bool = False
+    configs: int = 1  # how many configs of its autotuned kernels are drawn
     kv_dtypes: tuple[str, ...] = ("same",)
     new_kv: tuple[str, ...] = ("in_cache",)
     # geometry
@@ -232,6 +233,8 @@ def _outside_limits(declared: Declaration, case: Case) -> str | None:
         return "declares shared_blocks=False"
     if not declared.kv_strides_apart and case.kv_layouts[0] != case.kv_layouts[1]:
         return "declares kv_strides_apart=False"
+    if case.hints.config >= declared.configs:
+        return f"declares configs={declared.configs}"
     if not declared.scales and case.scale is not None:
         return "declares scales=False"
     if declared.max_kv_len is not None and max(seq.kv_len for seq in case.seqs) > declared.max_kv_len:

@@ -34,6 +34,10 @@ def _reset(*names: str) -> Callable[[Case], Case]:
     return lambda case: replace(case, **{name: getattr(plain, name) for name in names})
 
 
+def _first_config(case: Case) -> Case:
+    return replace(case, hints=msgspec.structs.replace(case.hints, config=0))
+
+
 def _lengths(change: Callable[[Case, Seq], int]) -> Callable[[Case], Case]:
     """Change every kv_len; sharing ends, since it may not fit any more."""
     return lambda case: replace(case, seqs=tuple(resized(seq, change(case, seq)) for seq in case.seqs))
@@ -238,6 +242,7 @@ TRAITS = (
     ),
     Trait("V a prefix of K", 6, lambda c: c.v_is_k_prefix, _reset("v_is_k_prefix", "head_dim_v"), "mla=False"),
     Trait("several splits", 6, lambda c: c.hints.num_splits > 1, _reset("hints"), "splits=False"),
+    Trait("another config", 6, lambda c: c.hints.config > 0, _first_config, "configs=1"),
     Trait("not causal", 6, lambda c: not c.causal, _reset("causal"), "non_causal=False"),
 )
 BY_NAME = {trait.name: trait for trait in TRAITS}

@@ -13,6 +13,7 @@ from harness.subjects import Declaration, declare
 FIELDS = {
     "op", "dtype", "kv_dtype", "block_size", "head_dim", "heads", "layout", "v_layout", "q_layout", "out_layout",
     "placement", "table_pad", "table_dtype", "values", "k_poison", "v_poison", "spare_poison", "features", "new_kv",
+    "config",
 }  # fmt: skip
 SMALL = declare(
     dtypes=("float32", "float16"),

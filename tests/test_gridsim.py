@@ -335,6 +335,14 @@ def test_autotune_runs_its_first_config_once():
     assert [run.grid for run in trace.launches] == [(3, 1, 1)]
 
 
+def test_a_config_that_is_named_runs_and_the_last_stands_for_those_beyond():
+    for config, block in ((0, 16), (1, 32), (2, 32)):
+        x, y = torch.zeros(40), torch.zeros(40)
+        with gridsim.active(config=config):
+            tuned[lambda meta: (triton.cdiv(40, meta["BLOCK"]),)](x, y, 40)
+        assert y.tolist() == [block] * 40
+
+
 @triton.jit
 def block_copy(x, y, z, rows, columns):
     source = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [4, 8], padding_option="nan")

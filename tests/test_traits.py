@@ -62,6 +62,7 @@ WITH: dict[str, dict[str, Any]] = {
     "dense new K and V": {"op": "extend", "new_kv": "dense"},
     "padding rows": {"padding_rows": 1, "row_poison": "inf"},
     "several splits": {"hints": Hints(num_splits=2)},
+    "another config": {"hints": Hints(config=1)},
     "not causal": {"causal": False},
 }
 
@@ -69,7 +70,14 @@ WITH: dict[str, dict[str, Any]] = {
 PLAIN = Case(seqs=lens(16))
 
 #: A subject that takes every feature.
-ALL = EVERYTHING | {"head_dim_v": True, "mla": True, "padding_rows": True, "splits": True, "kv_dtypes": KV_DTYPES}
+ALL = EVERYTHING | {
+    "head_dim_v": True,
+    "mla": True,
+    "padding_rows": True,
+    "splits": True,
+    "configs": 2,
+    "kv_dtypes": KV_DTYPES,
+}
 
 every_trait = pytest.mark.parametrize("trait", TRAITS, ids=lambda trait: trait.name)
 

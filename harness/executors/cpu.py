@@ -49,7 +49,7 @@ class GridSim:
         memory.scratch.fill = self.conditions.fill
         if self.conditions.owners:
             owned(memory, materials, placement)
-        reads, trace = TorchReads(placement), gridsim.Trace(memory, self.conditions.order)
+        reads, trace = TorchReads(placement), gridsim.Trace(memory, self.conditions.order, materials.case.hints.config)
         observed = _supported(subject, placement, reads, trace)
         return replace(
             observed,

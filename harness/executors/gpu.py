@@ -28,7 +28,9 @@ class Gpu:
         self.platform = _platform()
 
     def declines(self, case: Case) -> str | None:
-        """Memory is real here."""
+        """Memory is real here, and an autotuned kernel times its configs."""
+        if case.hints.config:
+            return f"config {case.hints.config} is named, but on a GPU the kernel's own tuning chooses"
         if case.placement != "far":
             return None
         torch.cuda.empty_cache()  # what earlier cases took and nobody holds is free

@@ -53,6 +53,7 @@ class Trace:
 
     memory: Memory
     order: int | None = None
+    config: int = 0
     seen: set[str] = field(default_factory=set)
     could_be: set[str] = field(default_factory=set)
     ran: list[Launch] = field(default_factory=list)
@@ -82,13 +83,13 @@ _sessions: list[Trace] = []
 
 
 @contextmanager
-def active(memory: Memory | None = None, order: int | None = None) -> Iterator[Trace]:
+def active(memory: Memory | None = None, order: int | None = None, config: int = 0) -> Iterator[Trace]:
     """Run every kernel launched inside the block, on CPU tensors, and trace it.
 
     `order` is a seed: the programs of a grid are then shuffled, and the second half of them runs after the first (but
-    for kernels that may wait for one another).
+    for kernels that may wait for one another). An autotuned kernel runs the config of this number.
     """
-    trace = Trace(memory or Memory(), order)
+    trace = Trace(memory or Memory(), order, config)
     with traced(trace):
         yield trace
 
@@ -100,7 +101,7 @@ def traced(trace: Trace) -> Iterator[None]:
     found = config._active, knobs.runtime.add_stages_inspection_hook, Autotuner.run, JITFunction.cache_key
     config.set_active(Driver())
     knobs.runtime.add_stages_inspection_hook = _stages
-    Autotuner.run, JITFunction.cache_key = _first_config, property(_placed_key)
+    Autotuner.run, JITFunction.cache_key = _named_config, property(_placed_key)
     _sessions.append(trace)
     try:
         with _own_cache(), trace.memory.scratch:
@@ -167,12 +168,12 @@ def _placed_key(function: Any) -> str:
 _run = Autotuner.run
 
 
-def _first_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the first config that the kernel's own pruning leaves; time nothing."""
+def _named_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run one config of those that the kernel's own pruning leaves, the last where it leaves fewer; time nothing."""
     configs = self.configs
     self.nargs = dict(zip(self.arg_names, args, strict=False))
     left = self.early_config_prune(configs, self.nargs, **kwargs) if self.early_config_prune else configs
-    self.configs = left[:1]
+    self.configs = left[: _sessions[-1].config + 1][-1:]
     try:
         return _run(self, *args, **kwargs)
     finally:
