@@ -104,7 +104,7 @@ class Hunt:
         finding = result.headline
         if finding is None:
             return ""
-        names = traits(result.case)
+        names = traits(result.case) | set(finding.beyond)
         if any(found.explains(self.subject, finding, names) for found in self.campaign.findings):
             return ""
         self.failures.setdefault(finding.family, [])
@@ -151,7 +151,7 @@ class Hunt:
             case=smallest.case,
             finding=blamed or finding,
             others=tuple(other for other in smallest.findings if blamed or other != finding),
-            needs=self._needs(smallest.case, finding.family),
+            needs=tuple(dict.fromkeys((*self._needs(smallest.case, finding.family), *finding.beyond))),
             met=met,
             again=again,
             attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),

@@ -16,6 +16,7 @@ from harness.inputs import Materials
 from harness.results import Finding
 from harness.subjects import Declaration, Subject
 from harness.tensors import Array
+from harness.traits import traits
 
 Expect = Literal["bitwise", "bound", "exact"]
 
@@ -119,8 +120,9 @@ class Law:
         """What breaks this law; None where it does not apply."""
         speaks = first.case.op in self.ops and (self.any_batch or _plain(first.case))
         twin = self.make(first) if speaks else None
-        if twin is None:
-            return None
+        return None if twin is None else beyond(first, twin.materials, self._asked(first, twin))
+
+    def _asked(self, first: First, twin: Twin) -> list[Finding]:
         second = first.caller.again(twin.materials)
         if second.failure is not None and second.failure.unsupported:
             return []
@@ -208,6 +210,12 @@ def _apart(wanted: Array, got: Array, room: Array, excused: Array) -> Array:
         near = np.abs(got - wanted) <= room
     overflow = ~(np.isfinite(got) & np.isfinite(wanted)) & excused
     return np.asarray(~(near | (got == wanted) | overflow))
+
+
+def beyond(first: First, changed: Materials, findings: list[Finding]) -> list[Finding]:
+    """Findings of a changed call, with the traits that only the changed case has: they may be what is at fault."""
+    more = tuple(sorted(traits(changed.case) - traits(first.case)))
+    return [msgspec.structs.replace(found, beyond=more) for found in findings]
 
 
 def told(says: str, findings: list[Finding]) -> list[Finding]:

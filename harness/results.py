@@ -70,6 +70,7 @@ class Finding(Record, frozen=True):
     dominating: str = ""
     accuses: str = ""
     line: str = ""  # the kernel's file:line where the executor knows it
+    beyond: tuple[str, ...] = ()  # traits that only the changed case has, where a second call is what is wrong
     explains: tuple[str, ...] = ()  # what the output or an x-ray of it says about the fault, in words
 
     @property

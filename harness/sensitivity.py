@@ -10,7 +10,7 @@ from harness.case import FP8, Case
 from harness.editing import rewrite
 from harness.executors.base import Observed, same_bits
 from harness.inputs import Materials, materialise
-from harness.laws import First
+from harness.laws import First, beyond
 from harness.operations import ATTENTION
 from harness.results import Finding
 
@@ -46,7 +46,9 @@ class Sensitivity:
         if second.out is None or _moved(first.run.observed, second):
             return []
         bound = first.caller.bound(materials, second)
-        return [] if bound is None or first.run.bound is None else self._ignored(first.run.bound, bound)
+        if bound is None or first.run.bound is None:
+            return []
+        return beyond(first, materials, self._ignored(first.run.bound, bound))
 
     def _ignored(self, before: Bound, after: Bound) -> list[Finding]:
         away, room = np.abs(after.truth - before.truth), before.out + after.out

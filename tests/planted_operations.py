@@ -125,7 +125,7 @@ PLANTED_OPERATIONS = (
         new="    before = tl.maximum(seq - 1, 0) * stride_starts_seq\n"
         "    token = tl.load(query_starts_ptr + before).to(tl.int64) + row  # [TILE_Q]\n",
         story="a sequence reads and writes where the one before it has its queries",
-        expects="wrong output",
+        expects="race",
         subject="extend",
         minimal=PLAIN,
         sequences=2,

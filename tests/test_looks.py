@@ -1,24 +1,29 @@
 """Every look fires on the fault planted for it, stays silent without it, and has its turn."""
 
 from collections import Counter
-from typing import get_args
+from dataclasses import replace as replace_fields
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from attending import lens
 from controls import CONTROLS, DECODE, EXTEND, MERGE, Control, Fault, faulty, first_call
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness import looks, ours
+from harness.campaign import Campaign, Plan
 from harness.case import Case, Hints, Op, replace
 from harness.editing import living
+from harness.hunt import Hunt
 from harness.lifting import lifted
 from harness.looks import LOOKS, Look
 from harness.pipeline import Session, run_case
 from harness.profiles import profile
-from harness.results import SEVERITY, Finding
+from harness.results import SEVERITY, Finding, Result
 from harness.strategies import cases
 from harness.subjects import Declaration, Promise, Subject, from_function, load
+from harness.summary import Found
 
 every_look = pytest.mark.parametrize("asked", LOOKS, ids=lambda asked: asked.name)
 
@@ -215,3 +220,30 @@ def test_what_is_lifted_are_the_numbers_of_the_16_bit_tensors_whatever_float32_w
         there = living(first.materials, name)
         assert np.isfinite(there).all()
         np.testing.assert_array_equal(living(wide, name), there)
+
+
+def test_a_fault_that_the_changed_case_alone_has_is_blamed_on_what_was_changed() -> None:
+    """A kernel that takes q for contiguous is found by the law of q's strides, and its limit is known already."""
+
+    def contiguous(inputs: Any) -> Any:
+        flat = torch.as_strided(inputs.q, inputs.q.shape, (inputs.q.shape[1] * inputs.q.shape[2], inputs.q.shape[2], 1))
+        return ours.decode(replace_fields(inputs, q=flat))
+
+    case = Case(seqs=lens(20, 9), num_q_heads=2, num_kv_heads=2)
+    subject = Subject("contiguous", Declaration(layout_invariant=True), contiguous)
+    (law,) = (look for look in LOOKS if look.name == "other strides of q")
+    found = law.ask(first_call(subject, case))
+    assert found
+    assert {"strided q"} == set(found[0].beyond)
+    known = Found("contiguous", case, found[0], needs=("several sequences", "strided q"))
+    hunting = Hunt(Campaign(Plan({"contiguous": subject.declaration}, "gridsim", 60.0), Silent()), "contiguous")
+    result = Result(case, "contiguous", "gridsim", findings=tuple(found))
+    assert hunting._new_family(result) == "wrong output"
+    hunting.campaign.findings.append(known)
+    assert hunting._new_family(result) == ""
+
+
+class Silent:
+    """A runner that is not asked."""
+
+    restarts = 0
