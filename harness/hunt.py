@@ -133,8 +133,10 @@ class Hunt:
         def fails(case: Case) -> bool:
             return self.examine(case) == family and self.memo[case].shows_by_itself >= smallest.shows_by_itself
 
+        self.campaign.shrinking = family  # a hang is waited for briefly
         with suppress(Stop):
             shrink(smallest.case, fails)
+        self.campaign.shrinking = ""
 
     def _smallest(self, family: str) -> Result:
         """The smallest case that is wrong by itself, if any is."""

@@ -9,7 +9,7 @@ import pytest
 from attending import lens
 
 from harness import hunt
-from harness.campaign import Campaign, Plan
+from harness.campaign import SHRINKING_LIMIT, Campaign, Plan
 from harness.case import Case
 from harness.hunt import ROUND, Hunt, Stop
 from harness.profiles import Profile
@@ -174,6 +174,25 @@ def test_shrinking_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) 
     time.sleep(0.01)
     (found,) = hunting.found()
     assert found.case == Case(seqs=lens(9))
+
+
+def test_each_try_of_shrinking_a_hang_is_waited_for_briefly() -> None:
+    hang = Finding(kind="hang", message="no answer")
+    limits: list[float] = []
+
+    class Slow(Runner):
+        def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+            limits.append(limit_seconds)
+            findings = (hang,) if case.group > 1 else ()
+            return Result(case=case, subject=subject, executor="gridsim", findings=findings, runs=1)
+
+    hunting = Hunt(Campaign(Plan({"mine": declare()}, "gridsim", 60.0), Slow(lambda case: False)), "mine")
+    hunting.search(NEAR, 1)
+    drawn = len(limits)
+    (found,) = hunting.found()
+    assert found.case.num_q_heads == 2
+    assert limits[drawn : drawn + 5] == [SHRINKING_LIMIT["gridsim"]] * 5
+    assert hunting.campaign.shrinking == ""
 
 
 class Dying:
