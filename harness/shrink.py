@@ -60,8 +60,12 @@ def _bare(case: Case) -> Iterator[Case]:
 
 
 def _without_sequences(case: Case) -> Iterator[Case]:
+    """One less; or the first alone with another token or block, where a second token is all that is needed."""
     for i in range(len(case.seqs)):
         yield from _legal(case, seqs=case.seqs[:i] + case.seqs[i + 1 :])
+    if len(case.seqs) > 1:
+        for kv_len in (2, case.block_size + 1):
+            yield from _legal(case, seqs=(resized(case.seqs[0], max(kv_len, case.seqs[0].kv_len)),))
 
 
 def _without_traits(case: Case) -> Iterator[Case]:
