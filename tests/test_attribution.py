@@ -5,11 +5,12 @@ from invoked import ROOT
 
 from harness import attribution, commands
 from harness.campaign import Campaign, Plan
-from harness.case import Case
+from harness.case import Case, Hints
 from harness.pool import Worker
 from harness.report import finding_lines
 from harness.results import Finding, Result
 from harness.running import Elsewhere, Journalled
+from harness.subjects import declare
 from harness.summary import Found
 
 WRONG = Finding(kind="accuracy", message="out is 2")
@@ -39,9 +40,9 @@ def test_no_verdict_there_says_nothing(outcome):
 
 
 def test_without_another_executor_or_time_nothing_is_said():
-    plan = Plan({}, "gridsim", 60.0)
+    plan = Plan({"s": declare()}, "gridsim", 60.0)
     assert attribution.attribution(Campaign(plan, None), "s", Case(), "wrong output") == ""
-    late = Campaign(Plan({}, "gridsim", 0.0), None, elsewhere=Elsewhere("gridsim"))
+    late = Campaign(Plan({"s": declare()}, "gridsim", 0.0), None, elsewhere=Elsewhere("gridsim"))
     assert attribution.attribution(late, "s", Case(), "wrong output") == ""
     assert late.elsewhere.worker is None
 
@@ -68,6 +69,56 @@ def test_a_subject_that_the_other_executor_cannot_load_says_nothing(tmp_path):
         result = elsewhere.run(Case(), f"{tmp_path}/none.py:f", 5.0)
     assert "there is no file" in result.harness_fault
     assert attribution.told(result, "wrong output") == ""
+
+
+class Answers:
+    """A runner that is right under some hints only."""
+
+    restarts = 0
+
+    def __init__(self, right: set[Hints], **otherwise) -> None:
+        self.right, self.otherwise, self.asked = right, otherwise or {"findings": (WRONG,)}, []
+
+    def run(self, case, subject, limit, **options):
+        self.asked.append(case.hints)
+        outcome = {} if case.hints in self.right else self.otherwise
+        return Result(case=case, subject=subject, executor="gpu", **outcome)
+
+
+def configured(runner: Answers, executor: str, configs: int = 1, family: str = "wrong output") -> str:
+    campaign = Campaign(Plan({"s": declare(configs=configs)}, executor, 60.0), runner)
+    return attribution.attribution(campaign, "s", Case(hints=Hints(config=configs - 1)), family)
+
+
+def test_a_launch_that_is_right_with_other_warps_blames_the_configuration():
+    one_warp = Answers({Hints(num_warps=1)})
+    assert configured(one_warp, "gpu") == "right with 1 warp: the configuration, its compilation or a race is at fault"
+    assert one_warp.asked == [Hints(num_warps=1), Hints(num_warps=8), Hints(num_stages=1)]
+
+
+def test_what_fails_in_every_configuration_blames_none():
+    assert (
+        configured(Answers(set()), "gpu") == "fails with 1 warp, 8 warps, 1 stage as well: no configuration is at fault"
+    )
+    assert (
+        configured(Answers(set()), "gridsim", configs=2) == "fails with config 0 as well: no configuration is at fault"
+    )
+
+
+def test_the_right_configs_of_an_autotuned_kernel_are_named():
+    right = Answers({Hints(config=0), Hints(config=1)})
+    told = configured(right, "gridsim", configs=3)
+    assert told == "right with config 0, config 1: the configuration, its compilation or a race is at fault"
+
+
+def test_gridsim_has_no_warps_and_a_hang_is_not_waited_for_again():
+    assert configured(Answers(set()), "gridsim") == ""
+    hanging = Answers(set())
+    assert (configured(hanging, "gpu", family="hang"), hanging.asked) == ("", [])
+
+
+def test_a_configuration_without_a_verdict_is_left_out():
+    assert configured(Answers(set(), declined="too large"), "gpu") == ""
 
 
 def test_a_report_tells_the_attribution():

@@ -53,3 +53,4 @@ def test_a_campaign_draws_the_declared_configs_and_shrinks_to_the_wrong_one() ->
     (found,) = Campaign(plan, InProcess(subject(2), "gridsim")).run().findings
     assert found.case == Case(hints=Hints(config=1))
     assert found.needs == ("another config",)
+    assert found.attribution == "right with config 0: the configuration, its compilation or a race is at fault"

@@ -4,7 +4,7 @@ import pytest
 from planted import PLANTED, plant
 
 from harness.campaign import Campaign, Plan
-from harness.case import Case, Seq, replace
+from harness.case import Case, Hints, Seq, replace
 from harness.pool import Worker
 from harness.results import Result
 
@@ -103,3 +103,18 @@ def test_a_kernel_that_never_ends_is_a_hang_and_the_next_case_runs(worker, tmp_p
     result = run(worker, CASE, f"{file}:decode", limit=20)
     assert [finding.kind for finding in result.findings] == ["hang"]
     assert not run(worker, CASE).findings
+
+
+def test_a_named_config_and_named_warps_are_what_runs():
+    from test_configs import add, subject, torch
+
+    from harness.executors.tuning import tuned
+    from harness.pipeline import run_case
+
+    compiled = []
+    for warps in (1, 8):
+        with tuned(Hints(num_warps=warps, config=1)):
+            compiled.append(add[(1,)](torch.zeros(1, device="cuda")))
+    assert [kernel.metadata.num_warps for kernel in compiled] == [1, 8]
+    cases = [Case(hints=Hints(config=number)) for number in (0, 1)]
+    assert [bool(run_case(case, subject(2), "gpu").findings) for case in cases] == [False, True]

@@ -31,6 +31,7 @@ from harness.executors.gridsim.frames import Descriptor, Frame, Programs, Value,
 from harness.executors.gridsim.ir import Type, Unsupported, parse
 from harness.executors.gridsim.memory import Access, Allocation, Memory, Pointer
 from harness.executors.gridsim.races import Races, Shadow
+from harness.executors.gridsim.tuners import config_left
 
 DEVICE = "gridsim"  # not 0: Triton keeps compiled kernels by device, and a GPU's must stay apart
 TARGET = GPUTarget("cuda", 90, 32)
@@ -169,11 +170,9 @@ _run = Autotuner.run
 
 
 def _named_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run one config of those that the kernel's own pruning leaves, the last where it leaves fewer; time nothing."""
+    """Run the config that the case names; time nothing."""
     configs = self.configs
-    self.nargs = dict(zip(self.arg_names, args, strict=False))
-    left = self.early_config_prune(configs, self.nargs, **kwargs) if self.early_config_prune else configs
-    self.configs = left[: _sessions[-1].config + 1][-1:]
+    self.configs = config_left(self, _sessions[-1].config, args, kwargs)
     try:
         return _run(self, *args, **kwargs)
     finally:
