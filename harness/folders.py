@@ -1,6 +1,7 @@
 """Where the folders that ship beside the harness are, and how a Python file in them is loaded: by path."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,14 @@ from types import ModuleType
 PACKAGE = Path(__file__).resolve().parent
 
 
+#: The variable that names another folder of kernels: how the gate loads those of a base.
+OTHER_KERNELS = "KVETCH_KERNELS"
+
+
 def folder(name: str) -> Path:
     """`kernels`, `references` or `corpus`: inside the package in a wheel, beside it in a checkout."""
+    if name == "kernels" and os.environ.get(OTHER_KERNELS):
+        return Path(os.environ[OTHER_KERNELS])
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness import looks, relations, witnesses, xray
+from harness import looks, relations, ulps, witnesses, xray
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound
 from harness.case import Case
@@ -237,6 +237,8 @@ class Session:
             witnesses={heard.witness: heard.says for heard in testimonies},
             margin=worst,
             margin_term=term,
+            errors=ulps.errors(run),
+            bits=ulps.bits(run),
             behaviours=tuple(sorted(run.observed.behaviours)),
             possible=tuple(sorted(run.observed.possible)),
             arithmetic=reading.arithmetic.describe(),

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -41,12 +43,22 @@ class Died(Exception):
         self.finding = finding
 
 
+@dataclass(frozen=True)
+class Home:
+    """Where workers live: the Python that runs them, the folder that they run in, variables of their own."""
+
+    python: str = sys.executable
+    folder: Path | None = None
+    environ: dict[str, str] = field(default_factory=dict)
+
+
 class Worker:
     """One worker at a time, with a spare behind it. Starting takes seconds, which only the first request waits for."""
 
-    def __init__(self, executor: str, device: int | None = None) -> None:
+    def __init__(self, executor: str, device: int | None = None, home: Home | None = None) -> None:
         self.executor = executor
         self.device = device
+        self.home = home or Home()
         self.restarts = 0
         self._start()
 
@@ -105,6 +117,10 @@ class Worker:
             return []
         return found
 
+    def renew(self) -> None:
+        """Let the spare take over: what comes next runs in a process that has run nothing before."""
+        self._replace()
+
     def close(self) -> None:
         """End the forkserver and, with it, the workers."""
         self._child.close()
@@ -112,7 +128,7 @@ class Worker:
         self._server.close()
 
     def _start(self) -> None:
-        self._server = _Forkserver(self.executor, self.device)
+        self._server = _Forkserver(self.executor, self.device, self.home)
         self._child = self._server.fork()
         self._spare = self._server.fork()
 
@@ -231,17 +247,18 @@ class _Child:
 class _Forkserver:
     """The supervisor's end of `python -m harness.worker`."""
 
-    def __init__(self, executor: str, device: int | None) -> None:
+    def __init__(self, executor: str, device: int | None, home: Home) -> None:
         self._numbers = itertools.count()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in close()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "harness.worker", "--executor", executor, "--control", str(theirs.fileno())]
+        command = [home.python, "-m", "harness.worker", "--executor", executor, "--control", str(theirs.fileno())]
         command += [] if device is None else ["--device", str(device)]
         paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]  # this very harness
         with theirs:
             self._process = subprocess.Popen(
                 command,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                cwd=home.folder,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | home.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

@@ -1,0 +1,177 @@
+"""The gate of one subject: its cases run on both sides, what is the change's own is shrunk and confirmed."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from harness.against import Against, Pair, families
+from harness.campaign import Campaign, Plan
+from harness.case import Case
+from harness.confirming import Confirming
+from harness.control import platform_fault
+from harness.fixed import digest_of
+from harness.hunt import CONFIRMATIONS, Stop
+from harness.known import Known, reason
+from harness.results import Result
+from harness.shifts import shifts
+from harness.shrink import size
+from harness.sides import Side
+from harness.subjects import Declaration
+from harness.summary import Found
+from harness.verdicts import Gated, Verdict
+
+#: Told of a subject how many of its cases are done.
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case to run, and the corpus file that it is from."""
+
+    case: Case
+    origin: str = ""
+
+
+@dataclass
+class Gating:
+    """What is known so far of one subject."""
+
+    subject: str
+    campaign: Campaign
+    against: Against
+    own: dict[Case, Verdict] = field(default_factory=dict)  # on the campaign's findings, by their smallest cases
+    apart: list[Verdict] = field(default_factory=list)  # on what is not the change's
+    excuses: dict[str, int] = field(default_factory=dict)  # family to its place in `apart`
+    pairs: list[tuple[Case, Pair]] = field(default_factory=list)
+    shared: dict[str, list[Result]] = field(default_factory=dict)  # family to results that the base shows as well
+    declined: dict[str, int] = field(default_factory=dict)
+
+    def run(self, trials: list[Trial], tell: Tell) -> int:
+        """Run the trials in their order; how many were run before the time was over."""
+        try:
+            for done, trial in enumerate(trials):
+                tell(self.subject, done, len(trials))
+                if self.campaign.out_of_time:
+                    return done
+                self._take(trial)
+        except Stop:
+            return done
+        return len(trials)
+
+    def _take(self, trial: Trial) -> None:
+        now, before = self.against.meet(trial.case, self.campaign.limit())
+        self.pairs.append((trial.case, (now, before)))
+        self._note_shared(now, before)
+        own = families(now) - families(before)
+        if own and self._is_excused(trial.case, now, own):
+            return
+        there = {found.case for found in self.campaign.findings}
+        self.campaign.take_up(trial.case, self.subject)
+        for found in tuple(self.campaign.findings):
+            if found.case not in there:
+                self._confirm(found, trial, own, before)
+
+    def _note_shared(self, now: Result, before: Result | None) -> None:
+        for finding in now.findings:
+            if finding.family in families(before):
+                alone = msgspec.structs.replace(now, findings=(finding,))
+                self.shared.setdefault(finding.family, []).append(alone)
+
+    # --- what is not the change's ------------------------------------------------------------------------------
+
+    def _is_excused(self, case: Case, now: Result, own: set[str]) -> bool:
+        """Whether it is an earlier fault again that is flaky on both sides, or the platform's; counts it there."""
+        if not own <= set(self.excuses):
+            return False
+        at = self.excuses[min(own)]
+        verdict = self.apart[at]
+        excused = self._fails_as_a_platform(case, now) if verdict.word == "PLATFORM" else not self._is_steady(case, own)
+        if excused:
+            found = msgspec.structs.replace(verdict.found, met=verdict.found.met + 1)
+            self.apart[at] = msgspec.structs.replace(verdict, found=found)
+        return excused
+
+    def _is_steady(self, case: Case, own: set[str]) -> bool:
+        limit = self.campaign.limit()
+        return all(
+            own & families(self.against.run(case, self.subject, limit, thorough=True)) for _ in range(CONFIRMATIONS)
+        )
+
+    def _fails_as_a_platform(self, case: Case, now: Result) -> bool:
+        return all(platform_fault(self.campaign, self.subject, case, finding) for finding in now.findings)
+
+    def _confirm(self, found: Found, trial: Trial, own: set[str], before: Result | None) -> None:
+        """A finding that turns out not to be the change's must not explain what is met later."""
+        confirming = Confirming(self.against.change, self.against.base, self.campaign.limit())
+        verdict = confirming.verdict(found, trial.origin)
+        if verdict.word == "NOT SEEN AGAIN":  # it was shrunk by luck
+            verdict = confirming.verdict(msgspec.structs.replace(found, case=trial.case), trial.origin)
+        if before is not None and before.declined:
+            verdict = msgspec.structs.replace(verdict, note=f"the base declines this case: {before.declined}")
+        if verdict.fails or verdict.word == "KNOWN":
+            self.own[found.case] = verdict
+            return
+        self.campaign.findings.remove(found)
+        self.excuses |= dict.fromkeys(own, len(self.apart))
+        self.apart.append(verdict)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """On everything that was met; the change's own first."""
+        own = (self._updated(found) for found in self.campaign.findings)
+        return (*own, *self.apart, *map(self._on_shared, self.shared.values()))
+
+    def _updated(self, found: Found) -> Verdict:
+        """A finding counts the cases that met it after it was confirmed."""
+        verdict = self.own[found.case]
+        return msgspec.structs.replace(verdict, found=msgspec.structs.replace(verdict.found, met=found.met))
+
+    def _on_shared(self, results: list[Result]) -> Verdict:
+        smallest = min(results, key=lambda result: size(result.case))
+        finding = smallest.findings[0]
+        found = Found(subject=self.subject, case=smallest.case, finding=finding, executor=smallest.executor)
+        tolerated = reason(self.campaign.plan.known, found, smallest.platform)
+        found = msgspec.structs.replace(found, met=len(results), known=tolerated)
+        return Confirming(self.against.change, self.against.base, self.campaign.limit()).verdict(found)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to gate: a subject, what the change declares of it, its cases, how many seconds at most."""
+
+    subject: str
+    declared: Declaration
+    trials: list[Trial]
+    seconds: float
+    known: tuple[Known, ...] = ()
+
+
+def gate_subject(
+    task: Task, change: Side, base: Side | None, executor: str, tell: Tell
+) -> tuple[Gated, str, list[str]]:
+    """The outcome, the platform it is of, and faults of the harness."""
+    began = time.monotonic()
+    against = Against(task.subject, change, base)
+    plan = Plan({task.subject: task.declared}, executor, task.seconds, known=task.known)
+    gating = Gating(task.subject, Campaign(plan, against), against)
+    ran = gating.run(task.trials, tell)
+    verdicts = gating.verdicts()
+    against.hands.shutdown()
+    campaign = gating.campaign
+    outcome = Gated(
+        subject=task.subject,
+        is_new=base is None,
+        asked=len(task.trials),
+        ran=ran,
+        kept=sum(bool(trial.origin) for trial in task.trials),
+        judged=sum(not now.declined for _, (now, _) in gating.pairs),
+        declined=dict(campaign.declined),
+        verdicts=verdicts,
+        shifts=shifts(task.subject, gating.pairs),
+        digest=digest_of([trial.case for trial in task.trials]),
+        seconds=round(time.monotonic() - began, 3),
+    )
+    return outcome, campaign.platform, list(dict.fromkeys(campaign.faults))

@@ -1,0 +1,73 @@
+"""What a project tells the gate, in `kvetch.toml` or in `[tool.kvetch]` of `pyproject.toml`."""
+
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.case import InvalidCase, Record
+
+FILE, SHARED_FILE = "kvetch.toml", "pyproject.toml"
+
+
+class Accepted(Record, frozen=True):
+    """Something that the gate would not let pass, acknowledged by the change itself."""
+
+    subject: str
+    field: str
+    reason: str
+
+    def covers(self, subject: str, field: str) -> bool:
+        """Whether it is this that is acknowledged; `field` may hold `*`."""
+        return self.subject == subject and fnmatchcase(field, self.field)
+
+
+class Settings(Record, frozen=True):
+    """Which subjects are gated, which files each uses beyond its imports, and what the change acknowledges."""
+
+    subjects: tuple[str, ...] = ()
+    paths: dict[str, tuple[str, ...]] = {}  # subject, or a pattern of subjects, to globs of files
+    accept: tuple[Accepted, ...] = ()
+
+    def globs(self, subject: str) -> tuple[str, ...]:
+        """The globs of a subject."""
+        return tuple(glob for name, globs in self.paths.items() if fnmatchcase(subject, name) for glob in globs)
+
+
+def read(root: Path) -> Settings:
+    """The settings of the folder, bare ones where it has none; raises InvalidCase naming file and field."""
+    for name, keys in ((FILE, ()), (SHARED_FILE, ("tool", "kvetch"))):
+        if (root / name).is_file():
+            found = _table(root / name, keys)
+            if found is not None:
+                return _converted(found, root / name)
+    return Settings()
+
+
+def _table(path: Path, keys: tuple[str, ...]) -> Any:
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidCase(f"{path}: {error}") from None
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table
+
+
+def _converted(table: Any, path: Path) -> Settings:
+    try:
+        return msgspec.convert(table, Settings)
+    except msgspec.ValidationError as error:
+        raise InvalidCase(f"{path}: {error}") from None
+
+
+def joined(base: Settings, change: Settings) -> Settings:
+    """What is gated: a change that takes a subject or a glob away is gated with it all the same."""
+    paths = {
+        name: tuple(dict.fromkeys((*base.paths.get(name, ()), *change.paths.get(name, ()))))
+        for name in base.paths | change.paths
+    }
+    subjects = tuple(dict.fromkeys((*base.subjects, *change.subjects)))
+    return Settings(subjects=subjects, paths=paths, accept=change.accept)
