@@ -6,7 +6,15 @@ import click
 
 from harness.commands import Verb
 
-VERBS = ("fuzz", "replay", "show", "doctor")
+#: Each with the module that holds its command.
+VERBS = {
+    "fuzz": "harness.fuzz",
+    "replay": "harness.replay",
+    "gate": "harness.gate",
+    "corpus": "harness.keeping",
+    "show": "harness.show",
+    "doctor": "harness.doctor",
+}
 
 
 class Verbs(Verb, click.Group):
@@ -20,7 +28,7 @@ class Verbs(Verb, click.Group):
         """The verb's command, or None for an unknown one."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"harness.{cmd_name}").main
+        command: click.Command = importlib.import_module(VERBS[cmd_name]).main
         return command
 
 

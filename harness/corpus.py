@@ -27,7 +27,9 @@ class Entry(Record, frozen=True):
     subject: str = ""
     executor: str = ""
     finding: Finding | None = None
-    date: str = ""
+    date: str = ""  # when it was first seen
+    last_seen: str = ""  # when it was adopted again; nothing: never
+    seen: int = 1
     versions: dict[str, str] = {}
     settings: dict[str, str] = {}
 
@@ -55,14 +57,19 @@ class Corpus:
     def add(self, entry: Entry) -> Path:
         """Write the entry unless its case is there for the same subject already."""
         path = self.folder / entry.case.op / name_of(entry)
-        for there in sorted(path.parent.glob(f"*-{digest(entry.case)}.json")):
-            if _is_of(there, entry.subject):
-                return there
+        there = self.find(entry)
+        if there is not None:
+            return there
         if path.exists():  # spoilt, or of a subject in another folder that has the same name
             path = path.with_stem(f"{_mark(entry.subject)}-{path.stem}")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(entry))
         return path
+
+    def find(self, entry: Entry) -> Path | None:
+        """The file that holds the entry's case for its subject, whatever it is called."""
+        files = sorted((self.folder / entry.case.op).glob(f"*-{digest(entry.case)}.json"))
+        return next((file for file in files if _is_of(file, entry.subject)), None)
 
     def entries(self) -> Iterator[tuple[Path, Entry]]:
         """Every entry in the order of names; raises InvalidCase for a file that is none."""
@@ -113,3 +120,9 @@ def versions() -> dict[str, str]:
 def triton_settings() -> dict[str, str]:
     """Triton's environment variables that are set."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith("TRITON_")}
+
+
+if __name__ == "__main__":
+    from harness.keeping import main
+
+    main()

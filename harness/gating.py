@@ -42,7 +42,7 @@ class Gating:
     campaign: Campaign
     against: Against
     own: dict[Case, Verdict] = field(default_factory=dict)  # on the campaign's findings, by their smallest cases
-    apart: list[Verdict] = field(default_factory=list)  # on what is not the change's
+    apart: list[Verdict] = field(default_factory=list)  # on what is flaky or not the change's
     excuses: dict[str, int] = field(default_factory=dict)  # family to its place in `apart`
     pairs: list[tuple[Case, Pair]] = field(default_factory=list)
     shared: dict[str, list[Result]] = field(default_factory=dict)  # family to results that the base shows as well
@@ -79,10 +79,10 @@ class Gating:
                 alone = msgspec.structs.replace(now, findings=(finding,))
                 self.shared.setdefault(finding.family, []).append(alone)
 
-    # --- what is not the change's ------------------------------------------------------------------------------
+    # --- what explains nothing else ----------------------------------------------------------------------------
 
     def _is_excused(self, case: Case, now: Result, own: set[str]) -> bool:
-        """Whether it is an earlier fault again that is flaky on both sides, or the platform's; counts it there."""
+        """Whether it is an earlier fault again that is flaky, or the platform's; counts it there."""
         if not own <= set(self.excuses):
             return False
         at = self.excuses[min(own)]
@@ -103,14 +103,14 @@ class Gating:
         return all(platform_fault(self.campaign, self.subject, case, finding) for finding in now.findings)
 
     def _confirm(self, found: Found, trial: Trial, own: set[str], before: Result | None) -> None:
-        """A finding that turns out not to be the change's must not explain what is met later."""
+        """A finding that is flaky or not the change's must not explain what is met later: who knows what it needs."""
         confirming = Confirming(self.against.change, self.against.base, self.campaign.limit())
         verdict = confirming.verdict(found, trial.origin)
         if verdict.word == "NOT SEEN AGAIN":  # it was shrunk by luck
             verdict = confirming.verdict(msgspec.structs.replace(found, case=trial.case), trial.origin)
         if before is not None and before.declined:
             verdict = msgspec.structs.replace(verdict, note=f"the base declines this case: {before.declined}")
-        if verdict.fails or verdict.word == "KNOWN":
+        if verdict.word in ("NEW", "KNOWN"):
             self.own[found.case] = verdict
             return
         self.campaign.findings.remove(found)

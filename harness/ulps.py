@@ -21,7 +21,8 @@ def errors(run: Run) -> tuple[float, ...]:
     out = np.asarray(run.observed.out)
     if run.bound is None or out.size == 0 or out.shape != run.bound.truth.shape:
         return ()
-    error = np.abs(out.astype(np.float64) - run.bound.truth) / _unit(run.bound.truth, out.dtype)
+    with np.errstate(invalid="ignore"):  # an infinity less itself
+        error = np.abs(out.astype(np.float64) - run.bound.truth) / _unit(run.bound.truth, out.dtype)
     finite = error[np.isfinite(error)]
     return tuple(round(float(value), 4) for value in np.quantile(finite, QUANTILES)) if finite.size else ()
 
