@@ -1,9 +1,17 @@
 """The fixed Cases of a gate."""
 
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from harness.fixed import digest_of, fixed_cases, seed_of, shard_of
 from harness.subjects import Declaration, declines
 from harness.traits import rung, traits
 
+ROOT = Path(__file__).parent.parent
+WIDE = Declaration()
 NARROW = Declaration(dtypes=("float32",), head_dims=(16,), block_sizes=(16,), groups=(1,))
 
 
@@ -19,6 +27,19 @@ def test_the_seed_decides_and_a_longer_list_begins_with_the_shorter_one():
     assert fixed_cases(NARROW, 7, 30) == cases[:30]
     assert fixed_cases(NARROW, 8, 90) != cases
     assert len({seed_of(base, subject) for base in "ab" for subject in "cd"}) == 4
+
+
+def test_modules_that_happen_to_be_loaded_decide_nothing(tmp_path, monkeypatch):
+    numbers = ", ".join(str(number) for number in range(2, 700))
+    (tmp_path / "local_numbers.py").write_text(f"NUMBERS = ({numbers})\n")
+    cases = fixed_cases(WIDE, 7, 60)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("local_numbers")
+    assert fixed_cases(WIDE, 7, 60) == cases
+    code = "from harness.fixed import *; from test_fixed import WIDE; print(digest_of(fixed_cases(WIDE, 7, 60)))"
+    environ = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.stdout.strip() == digest_of(cases), done.stderr
 
 
 def test_every_rung_is_there():

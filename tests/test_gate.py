@@ -10,7 +10,7 @@ from gated import LONG, MINE, NOBODY, ROOT, SETTINGS, TWICE, edit, mine, racing,
 
 from harness.verdicts import Tally
 
-FEW = ("--base", "main", "--cases", 12)
+FEW, MORE = ("--base", "main", "--cases", 12), ("--base", "main", "--cases", 60)
 
 
 @pytest.fixture
@@ -168,13 +168,13 @@ ACCEPT = '[[accept]]\nsubject = "{}"\nfield = "{}"\nreason = "it never had any"\
 
 def test_a_narrowed_declaration_is_red_until_the_change_acknowledges_it(project):
     project.commit(mine_py=mine(empty_rows=False))
-    gate, code = project.outcome(*FEW)
+    gate, code = project.outcome(*MORE)
     assert code == 1
     (narrowing,) = gate.narrowings
     assert narrowing.cases > 0
-    assert narrowing.words == f"empty_rows was True and is False: {narrowing.cases} of 12 cases no longer run"
+    assert narrowing.words == f"empty_rows was True and is False: {narrowing.cases} of 60 cases no longer run"
     project.commit(kvetch_toml=SETTINGS + ACCEPT.format(MINE, "empty_rows"))
-    gate, code = project.outcome(*FEW)
+    gate, code = project.outcome(*MORE)
     assert (gate.narrowings[0].accepted, code) == ("it never had any", 0)
 
 
