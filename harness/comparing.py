@@ -131,7 +131,7 @@ def _check_committed(setting: Setting, uses: dict[str, set[Path]]) -> None:
     corpus = setting.options["corpus"]
     for path in sorted(git.uncommitted(setting.change.root)):
         users = [subject for subject, files in uses.items() if path in files]
-        if users or path.name in (settings.FILE,) or path.is_relative_to(corpus):
+        if users or path == settings.source(setting.change.root) or path.is_relative_to(corpus):
             who = users[0] if users else "the gate"
             raise WrongUse(f"{path} is not committed, and {who} depends on it: commit it or stash it first")
 

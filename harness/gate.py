@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,8 @@ from harness.verdicts import Gate, bisect_code, exit_code
 
 #: Cases that are drawn for each touched subject, and the minutes after which a gate is cut.
 CASES, MINUTES = 300, 10.0
-#: What `git bisect run` takes for "this commit cannot be tested".
-SKIP = 125
+#: What `git bisect run` takes for "this commit cannot be tested", and for "stop".
+SKIP, ABORT = 125, 130
 
 
 class Shard(click.ParamType[tuple[int, int]]):
@@ -92,15 +93,16 @@ def main(**options: Any) -> int:
     Exit code: 0 green; 1 something new or unacknowledged; 2 wrong use; 3 the harness is at fault; 5 nothing ran, or
     not all of it.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job leaves no worktree behind
+    if not options["bisect"]:
+        return exit_code(_told(options))
     try:
-        outcome = run(options, lambda line: click.echo(line, err=options["as_json"]), _tell)
-        tell_outcome(outcome, options)
-    except Exception as error:
-        if not options["bisect"]:
-            raise
+        return bisect_code(_told(options))
+    except KeyboardInterrupt:
+        return ABORT
+    except Exception as error:  # whatever it is, it is not that the commit is bad
         click.echo(f"kvetch: cannot be tested: {' '.join(str(error).split())}", err=True)
-        return SKIP  # whatever it was, it was not that the commit is bad
-    return bisect_code(outcome) if options["bisect"] else exit_code(outcome)
+        return SKIP
 
 
 # --- what is told ------------------------------------------------------------------------------------------------
@@ -110,6 +112,12 @@ def _tell(subject: str, done: int, trials: int) -> None:
     """How far it is, on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r{subject}: {done + 1} of {trials}", nl=done + 1 == trials, err=True)
+
+
+def _told(options: dict[str, Any]) -> Gate:
+    outcome = run(options, lambda line: click.echo(line, err=options["as_json"]), _tell)
+    tell_outcome(outcome, options)
+    return outcome
 
 
 def tell_outcome(outcome: Gate, options: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.subjects import WrongUse
@@ -80,8 +80,8 @@ def worktree(folder: Path, revision: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="kvetch-base-") as temporary:
         path = Path(temporary).resolve() / "base"
         try:
-            git(folder, "worktree", "add", "--quiet", "--force", "--detach", str(path), revision)
+            git(folder, "worktree", "add", "--quiet", "--detach", str(path), revision)
             yield path / inside
         finally:
-            if path.exists():
+            with suppress(WrongUse):  # what was not yet added need not be removed
                 git(folder, "worktree", "remove", "--force", str(path))

@@ -86,7 +86,7 @@ def _of_shift(shift: Shift) -> dict[str, Any]:
 def _of_narrowing(narrowing: Narrowing) -> dict[str, Any]:
     words = f"{narrowing.subject}: {narrowing.words}"
     key = f"{narrowing.subject} {narrowing.field}"
-    return _result("narrowed", not narrowing.accepted, words, FILE, 1, key)
+    return _result("narrowed", not narrowing.accepted, words, str(FILE), 1, key)
 
 
 def _result(kind: str, fails: bool, words: str, file: str, line: int, key: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from harness.case import InvalidCase, Record
 
-FILE, SHARED_FILE = "kvetch.toml", "pyproject.toml"
+FILE, SHARED_FILE = Path("kvetch.toml"), Path("pyproject.toml")
 
 
 class Accepted(Record, frozen=True):
@@ -38,22 +38,24 @@ class Settings(Record, frozen=True):
 
 def read(root: Path) -> Settings:
     """The settings of the folder, bare ones where it has none; raises InvalidCase naming file and field."""
-    for name, keys in ((FILE, ()), (SHARED_FILE, ("tool", "kvetch"))):
-        if (root / name).is_file():
-            found = _table(root / name, keys)
-            if found is not None:
-                return _converted(found, root / name)
-    return Settings()
+    name = source(root)
+    return Settings() if name is None else _converted(_table(root / name), root / name)
 
 
-def _table(path: Path, keys: tuple[str, ...]) -> Any:
+def source(root: Path) -> Path | None:
+    """The file that holds the settings of the folder, from the folder."""
+    return next((name for name in (FILE, SHARED_FILE) if _table(root / name) is not None), None)
+
+
+def _table(path: Path) -> Any:
+    """What the file has to say to us; None where it is not there or has nothing."""
+    if not path.is_file():
+        return None
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidCase(f"{path}: {error}") from None
-    for key in keys:
-        table = table.get(key) if isinstance(table, dict) else None
-    return table
+    return table if path.name == FILE.name else table.get("tool", {}).get("kvetch")
 
 
 def _converted(table: Any, path: Path) -> Settings:

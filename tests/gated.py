@@ -14,10 +14,11 @@ from harness.gate import main
 from harness.verdicts import Gate
 
 ROOT = Path(__file__).parent.parent
-#: Nobody's configuration, so that a test does not depend on whose machine it is.
+#: Nobody's configuration, and one day, so that a test's revisions and the cases drawn from them are always the same.
 NOBODY = {
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GITHUB_STEP_SUMMARY": "",
     "GIT_AUTHOR_NAME": "ana", "GIT_AUTHOR_EMAIL": "ana@example.org",
+    "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
     "GIT_COMMITTER_NAME": "ana", "GIT_COMMITTER_EMAIL": "ana@example.org",
 }  # fmt: skip
 

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
+import time
 
 import pytest
 from gated import LONG, MINE, NOBODY, ROOT, SETTINGS, TWICE, edit, mine, racing, repository, with_our_kernels
@@ -41,6 +42,7 @@ def test_a_planted_fault_is_one_new_finding_that_names_it_and_the_fix_is_green(t
     assert (verdict.change, verdict.base) == (Tally(failed=20, runs=20), Tally(failed=0, runs=20))
     assert any("has weight 0: the last of" in said for said in verdict.found.finding.explains)
     assert gate.gated[0].because == ("kernels/decode.py",)
+    assert gate.gated[0].asked == 6  # the shard's half of 12
     assert (made.folder / verdict.found.file).is_file()
     edit(made.folder / "kernels/decode.py", f"{length} - 1", length)
     made.commit("it is not")
@@ -141,7 +143,7 @@ def test_twice_in_a_row_gives_the_same_verdict_and_the_same_cases(project):
     assert first.verdicts[0].found.case == second.verdicts[0].found.case
 
 
-def test_in_a_process_of_its_own_the_cases_are_the_same_and_shards_share_them_out(project):
+def test_in_a_process_of_its_own_the_cases_are_the_same(project):
     project.commit(mine_py=mine() + "# a comment\n")
     whole = project.outcome(*FEW)[0].gated[0]
     command = [sys.executable, "-P", "-m", "harness.gate", *map(str, FEW), "--executor", "gridsim"]
@@ -150,7 +152,6 @@ def test_in_a_process_of_its_own_the_cases_are_the_same_and_shards_share_them_ou
     assert done.returncode == 0, done.stderr
     assert f"cases {whole.digest}" in done.stdout
     assert done.stdout.splitlines()[-1] == "green: nothing new"
-    assert project.outcome(*FEW, "--shard", "2/5")[0].gated[0].asked == 3  # of 12, the 2nd, 7th and 12th
 
 
 def test_a_cut_is_said_and_is_not_green(project):
@@ -167,14 +168,14 @@ ACCEPT = '[[accept]]\nsubject = "{}"\nfield = "{}"\nreason = "it never had any"\
 
 
 def test_a_narrowed_declaration_is_red_until_the_change_acknowledges_it(project):
-    project.commit(mine_py=mine(empty_rows=False))
-    gate, code = project.outcome(*MORE)
+    project.commit(mine_py=mine(groups=(1,)))
+    gate, code = project.outcome(*FEW)
     assert code == 1
     (narrowing,) = gate.narrowings
     assert narrowing.cases > 0
-    assert narrowing.words == f"empty_rows was True and is False: {narrowing.cases} of 60 cases no longer run"
-    project.commit(kvetch_toml=SETTINGS + ACCEPT.format(MINE, "empty_rows"))
-    gate, code = project.outcome(*MORE)
+    assert narrowing.words == f"groups was None and is (1,): {narrowing.cases} of 12 cases no longer run"
+    project.commit(kvetch_toml=SETTINGS + ACCEPT.format(MINE, "groups"))
+    gate, code = project.outcome(*FEW)
     assert (gate.narrowings[0].accepted, code) == ("it never had any", 0)
 
 
@@ -239,6 +240,19 @@ def test_twice_as_inaccurate_is_told_with_other_bits_and_red_though_within_the_b
     assert shift.changed > 40
     assert shift.errors_now[0] > 2 * shift.errors_before[0]
     assert gate.reasons == ("1 loss of accuracy",)
+
+
+# --- another environment ------------------------------------------------------------------------------------------
+
+
+def test_another_python_is_the_base_of_the_same_kernels(project, tmp_path):
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nMARK=1 exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    project.commit(mine_py=mine('    if "MARK" not in os.environ:\n        raise RuntimeError("an old Triton")\n'))
+    gate, code = project.outcome("--base-python", other, "--cases", 6)
+    assert (words(gate), code) == (["NEW"], 1)
+    assert set(gate.versions) == {"change", "base"}
 
 
 # --- no verdict, and wrong use ------------------------------------------------------------------------------------
@@ -338,8 +352,24 @@ def test_git_bisect_run_finds_the_planted_commit_among_twenty(project):
     assert f"{planted} is the first bad commit" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_worktree_of_the_base_is_gone_afterwards(project):
-    project.commit(mine_py=mine() + "# a comment\n")
-    project.gate(*FEW, "--cases", 1)
+@pytest.mark.nightly
+def test_a_cancelled_job_leaves_no_worktree_behind(project):
+    project.commit(mine_py=mine("    time.sleep(1)\n"))
+    command = [sys.executable, "-P", "-m", "harness.gate", *map(str, MORE), "--executor", "gridsim"]
+    environ = os.environ | NOBODY | {"PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen(command, cwd=project.folder, env=environ, stderr=subprocess.DEVNULL)
+    while len(project.git("worktree", "list").splitlines()) == 1:
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.terminate()
+    assert running.wait() == 5
     assert len(project.git("worktree", "list").splitlines()) == 1
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("kvetch-base-*/base"))
+
+
+def test_the_worktree_of_the_base_is_gone_afterwards(project, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    project.commit(mine_py=mine() + "# a comment\n")
+    assert project.gate(*FEW, "--cases", 1).exit_code == 0
+    assert len(project.git("worktree", "list").splitlines()) == 1
+    assert not list((tmp_path / "temporary").glob("kvetch-*"))
