@@ -48,11 +48,17 @@ class Place:
 
     def home(self, judge: Path, subjects: tuple[str, ...]) -> Home:
         """How its workers live: in its folder, with its modules before those that are installed."""
-        paths = [str(judge), *(str(self.root / name) for name in SOURCES if (self.root / name).is_dir())]
-        environ = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+        own = (self.root / name for name in SOURCES if (self.root / name).is_dir())
+        paths = (judge, *own, *map(self._here, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))))
+        environ = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONSAFEPATH": "1"}
         if any(subject in SUBJECTS for subject in subjects):
             environ[OTHER_KERNELS] = str(self._kernels)
         return Home(self.python, self.root, environ)
+
+    def _here(self, path: str) -> Path:
+        """A folder of the checkout, on this side; any other as it is."""
+        whole = Path(path).absolute()
+        return self.root / whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
 
     def own_name(self, subject: str) -> str:
         """What the subject is loaded by: our own by the declarations of this side, where it has them."""
@@ -133,6 +139,7 @@ def _check_python(home: Home) -> None:
 def loaded_below(root: str) -> list[str]:
     """Files of loaded modules below the folder, without the harness and what is installed; called in a worker."""
     apart = (PACKAGE, folder("references"), Path(sys.prefix).resolve())
-    files = {Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", ""))}
+    names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    files = {Path(name).resolve() for name in names if Path(name).is_absolute()}  # torch has made-up ones
     below = (file for file in files if file.is_relative_to(Path(root).resolve()))
     return sorted(str(file) for file in below if not any(file.is_relative_to(place) for place in apart))
