@@ -23,14 +23,14 @@ class Confirming:
     base: Side | None
     limit_seconds: float
 
-    def verdict(self, found: Found, origin: str = "") -> Verdict:
+    def verdict(self, found: Found, origin: str = "", note: str = "") -> Verdict:
         """The verdict on a finding."""
         if found.finding.kind == PLATFORM:
-            return Verdict(word="PLATFORM", found=found, origin=origin)
+            return Verdict(word="PLATFORM", found=found, origin=origin, note=note)
         if found.known:
-            return Verdict(word="KNOWN", found=found, origin=origin)
+            return Verdict(word="KNOWN", found=found, origin=origin, note=note)
         change, base = self._both(found)
-        return Verdict(word=word(change, base), found=found, change=change, base=base, origin=origin)
+        return Verdict(word=word(change, base), found=found, change=change, base=base, origin=origin, note=note)
 
     def _both(self, found: Found) -> tuple[Tally, Tally | None]:
         runs = RUNS_OF_A_HANG if found.finding.family == "hang" else RUNS
@@ -68,10 +68,14 @@ def silent_runs(change: Tally) -> int:
 
 
 def word(change: Tally, base: Tally | None) -> Word:
-    """The verdict that two tallies give."""
-    always, on_base = change.failed == change.runs, base.failed if base else 0
-    if not change.failed:
-        return "FLAKY ON BOTH" if on_base else "NOT SEEN AGAIN"
-    if base is not None and on_base:
-        return "PRE-EXISTING" if always and on_base == base.runs else "FLAKY ON BOTH"
-    return "NEW" if always else "FLAKY ON THE CHANGE"
+    """The verdict that two tallies give.
+
+    What always fails on the change and now and then on the base is new where a fault as rare as the base's would have
+    failed so often in a row once in 1/DOUBT times at most.
+    """
+    always = change.failed == change.runs
+    if base is None or not base.failed:
+        return "NEW" if always else "FLAKY ON THE CHANGE" if change.failed else "NOT SEEN AGAIN"
+    if always and base.failed == base.runs:
+        return "PRE-EXISTING"
+    return "NEW" if always and (base.failed / base.runs) ** change.runs <= DOUBT else "FLAKY ON BOTH"

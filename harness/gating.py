@@ -20,6 +20,7 @@ from harness.shrink import size
 from harness.sides import Side
 from harness.subjects import Declaration
 from harness.summary import Found
+from harness.traits import traits
 from harness.verdicts import Gated, Verdict
 
 #: Told of a subject how many of its cases are done.
@@ -43,6 +44,7 @@ class Gating:
     against: Against
     own: dict[Case, Verdict] = field(default_factory=dict)  # on the campaign's findings, by their smallest cases
     apart: list[Verdict] = field(default_factory=list)  # on what is flaky or not the change's
+    met: dict[Case, int] = field(default_factory=dict)  # smallest case of a finding to cases that show it
     excuses: dict[str, int] = field(default_factory=dict)  # family to its place in `apart`
     pairs: list[tuple[Case, Pair]] = field(default_factory=list)
     shared: dict[str, list[Result]] = field(default_factory=dict)  # family to results that the base shows as well
@@ -71,7 +73,15 @@ class Gating:
         self.campaign.take_up(trial.case, self.subject)
         for found in tuple(self.campaign.findings):
             if found.case not in there:
-                self._confirm(found, trial, own, before)
+                self._confirm(found, trial, (now, before))
+        self._count_met(now, own)
+
+    def _count_met(self, now: Result, own: set[str]) -> None:
+        """A finding counts the cases of the gate that it explains."""
+        names = traits(now.case)
+        for found in self.campaign.findings:
+            if any(found.explains(self.subject, finding, names) for finding in now.findings if finding.family in own):
+                self.met[found.case] = self.met.get(found.case, 0) + 1
 
     def _note_shared(self, now: Result, before: Result | None) -> None:
         for finding in now.findings:
@@ -102,20 +112,27 @@ class Gating:
     def _fails_as_a_platform(self, case: Case, now: Result) -> bool:
         return all(platform_fault(self.campaign, self.subject, case, finding) for finding in now.findings)
 
-    def _confirm(self, found: Found, trial: Trial, own: set[str], before: Result | None) -> None:
+    def _confirm(self, found: Found, trial: Trial, pair: Pair) -> None:
         """A finding that is flaky or not the change's must not explain what is met later: who knows what it needs."""
-        confirming = Confirming(self.against.change, self.against.base, self.campaign.limit())
-        verdict = confirming.verdict(found, trial.origin)
-        if verdict.word == "NOT SEEN AGAIN":  # it was shrunk by luck
-            verdict = confirming.verdict(msgspec.structs.replace(found, case=trial.case), trial.origin)
-        if before is not None and before.declined:
-            verdict = msgspec.structs.replace(verdict, note=f"the base declines this case: {before.declined}")
-        if verdict.word in ("NEW", "KNOWN"):
-            self.own[found.case] = verdict
-            return
+        verdict = self._on_either(found, trial, pair)
         self.campaign.findings.remove(found)
-        self.excuses |= dict.fromkeys(own, len(self.apart))
-        self.apart.append(verdict)
+        if verdict.word in ("NEW", "KNOWN"):
+            self.campaign.findings.append(verdict.found)
+            self.own[verdict.found.case] = verdict
+        else:
+            self.excuses |= dict.fromkeys(families(pair[0]) - families(pair[1]), len(self.apart))
+            self.apart.append(_met_once(verdict))
+
+    def _on_either(self, found: Found, trial: Trial, pair: Pair) -> Verdict:
+        """The verdict on the smallest case; if that is not the change's, the case it was shrunk from may still be."""
+        confirming = Confirming(self.against.change, self.against.base, self.campaign.limit())
+        now, before = pair
+        note = f"the base declines this case: {before.declined}" if before is not None and before.declined else ""
+        verdict = confirming.verdict(found, trial.origin, note)
+        if verdict.word in ("NEW", "KNOWN") or self._fails_as_a_platform(trial.case, now):
+            return verdict
+        whole = confirming.verdict(_unshrunk(found, now, families(now) - families(before)), trial.origin, note)
+        return whole if whole.word == "NEW" or verdict.word in ("PLATFORM", "NOT SEEN AGAIN") else verdict
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -125,9 +142,9 @@ class Gating:
         return (*own, *self.apart, *map(self._on_shared, self.shared.values()))
 
     def _updated(self, found: Found) -> Verdict:
-        """A finding counts the cases that met it after it was confirmed."""
         verdict = self.own[found.case]
-        return msgspec.structs.replace(verdict, found=msgspec.structs.replace(verdict.found, met=found.met))
+        met = self.met.get(found.case, 1)
+        return msgspec.structs.replace(verdict, found=msgspec.structs.replace(verdict.found, met=met))
 
     def _on_shared(self, results: list[Result]) -> Verdict:
         smallest = min(results, key=lambda result: size(result.case))
@@ -136,6 +153,18 @@ class Gating:
         tolerated = reason(self.campaign.plan.known, found, smallest.platform)
         found = msgspec.structs.replace(found, met=len(results), known=tolerated)
         return Confirming(self.against.change, self.against.base, self.campaign.limit()).verdict(found)
+
+
+def _met_once(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(verdict, found=msgspec.structs.replace(verdict.found, met=1))
+
+
+def _unshrunk(found: Found, now: Result, own: set[str]) -> Found:
+    """The finding on the case that it was shrunk from; all of its traits may be needed."""
+    alone = msgspec.structs.replace(now, findings=tuple(f for f in now.findings if f.family in own))
+    assert alone.headline is not None
+    needs = tuple(sorted(traits(now.case)))
+    return msgspec.structs.replace(found, case=now.case, finding=alone.headline, others=(), needs=needs, known="")
 
 
 @dataclass(frozen=True)
