@@ -23,6 +23,9 @@ from harness.summary import Found
 from harness.traits import traits
 from harness.verdicts import Gated, Verdict
 
+#: A finding's smallest case and its family: two families may shrink to one case.
+Key = tuple[Case, str]
+
 #: Told of a subject how many of its cases are done.
 Tell = Callable[[str, int, int], None]
 
@@ -42,9 +45,9 @@ class Gating:
     subject: str
     campaign: Campaign
     against: Against
-    own: dict[Case, Verdict] = field(default_factory=dict)  # on the campaign's findings, by their smallest cases
+    own: dict[Key, Verdict] = field(default_factory=dict)  # on the campaign's findings
     apart: list[Verdict] = field(default_factory=list)  # on what is flaky or not the change's
-    met: dict[Case, int] = field(default_factory=dict)  # smallest case of a finding to cases that show it
+    met: dict[Key, int] = field(default_factory=dict)  # how many cases show each of them
     excuses: dict[str, int] = field(default_factory=dict)  # family to its place in `apart`
     pairs: list[tuple[Case, Pair]] = field(default_factory=list)
     shared: dict[str, list[Result]] = field(default_factory=dict)  # family to results that the base shows as well
@@ -69,10 +72,10 @@ class Gating:
         own = families(now) - families(before)
         if own and self._is_excused(trial.case, now, own):
             return
-        there = {found.case for found in self.campaign.findings}
+        there = set(map(_key, self.campaign.findings))
         self.campaign.take_up(trial.case, self.subject)
         for found in tuple(self.campaign.findings):
-            if found.case not in there:
+            if _key(found) not in there:
                 self._confirm(found, trial, (now, before))
         self._count_met(now, own)
 
@@ -81,7 +84,7 @@ class Gating:
         names = traits(now.case)
         for found in self.campaign.findings:
             if any(found.explains(self.subject, finding, names) for finding in now.findings if finding.family in own):
-                self.met[found.case] = self.met.get(found.case, 0) + 1
+                self.met[_key(found)] = self.met.get(_key(found), 0) + 1
 
     def _note_shared(self, now: Result, before: Result | None) -> None:
         for finding in now.findings:
@@ -97,20 +100,22 @@ class Gating:
             return False
         at = self.excuses[min(own)]
         verdict = self.apart[at]
-        excused = self._fails_as_a_platform(case, now) if verdict.word == "PLATFORM" else not self._is_steady(case, own)
+        excused = self._is_platforms(case, now, own) if verdict.word == "PLATFORM" else not self._is_steady(case, own)
         if excused:
             found = msgspec.structs.replace(verdict.found, met=verdict.found.met + 1)
             self.apart[at] = msgspec.structs.replace(verdict, found=found)
         return excused
 
     def _is_steady(self, case: Case, own: set[str]) -> bool:
-        limit = self.campaign.limit()
-        return all(
-            own & families(self.against.run(case, self.subject, limit, thorough=True)) for _ in range(CONFIRMATIONS)
-        )
+        def fails() -> bool:
+            self.against.change.worker.renew()
+            return bool(own & families(self.against.run(case, self.subject, self.campaign.limit(), thorough=True)))
 
-    def _fails_as_a_platform(self, case: Case, now: Result) -> bool:
-        return all(platform_fault(self.campaign, self.subject, case, finding) for finding in now.findings)
+        return all(fails() for _ in range(CONFIRMATIONS))
+
+    def _is_platforms(self, case: Case, now: Result, own: set[str]) -> bool:
+        found = [finding for finding in now.findings if finding.family in own]
+        return all(platform_fault(self.campaign, self.subject, case, finding) for finding in found)
 
     def _confirm(self, found: Found, trial: Trial, pair: Pair) -> None:
         """A finding that is flaky or not the change's must not explain what is met later: who knows what it needs."""
@@ -118,7 +123,7 @@ class Gating:
         self.campaign.findings.remove(found)
         if verdict.word in ("NEW", "KNOWN"):
             self.campaign.findings.append(verdict.found)
-            self.own[verdict.found.case] = verdict
+            self.own[_key(verdict.found)] = verdict
         else:
             self.excuses |= dict.fromkeys(families(pair[0]) - families(pair[1]), len(self.apart))
             self.apart.append(_met_once(verdict))
@@ -127,11 +132,12 @@ class Gating:
         """The verdict on the smallest case; if that is not the change's, the case it was shrunk from may still be."""
         confirming = Confirming(self.against.change, self.against.base, self.campaign.limit())
         now, before = pair
+        own = families(now) - families(before)
         note = f"the base declines this case: {before.declined}" if before is not None and before.declined else ""
         verdict = confirming.verdict(found, trial.origin, note)
-        if verdict.word in ("NEW", "KNOWN") or self._fails_as_a_platform(trial.case, now):
+        if verdict.word in ("NEW", "KNOWN") or self._is_platforms(trial.case, now, own):
             return verdict
-        whole = confirming.verdict(_unshrunk(found, now, families(now) - families(before)), trial.origin, note)
+        whole = confirming.verdict(_unshrunk(found, now, own), trial.origin, note)
         return whole if whole.word == "NEW" or verdict.word in ("PLATFORM", "NOT SEEN AGAIN") else verdict
 
     # --- the end -----------------------------------------------------------------------------------------------
@@ -142,8 +148,8 @@ class Gating:
         return (*own, *self.apart, *map(self._on_shared, self.shared.values()))
 
     def _updated(self, found: Found) -> Verdict:
-        verdict = self.own[found.case]
-        met = self.met.get(found.case, 1)
+        verdict = self.own[_key(found)]
+        met = self.met.get(_key(found), 1)
         return msgspec.structs.replace(verdict, found=msgspec.structs.replace(verdict.found, met=met))
 
     def _on_shared(self, results: list[Result]) -> Verdict:
@@ -153,6 +159,10 @@ class Gating:
         tolerated = reason(self.campaign.plan.known, found, smallest.platform)
         found = msgspec.structs.replace(found, met=len(results), known=tolerated)
         return Confirming(self.against.change, self.against.base, self.campaign.limit()).verdict(found)
+
+
+def _key(found: Found) -> Key:
+    return found.case, found.finding.family
 
 
 def _met_once(verdict: Verdict) -> Verdict:

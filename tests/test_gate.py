@@ -65,6 +65,7 @@ def test_a_fault_that_the_base_has_is_pre_existing_and_green(project):
     assert gate.verdicts[0].base == Tally(failed=20, runs=20)
 
 
+@pytest.mark.nightly  # the same is held without a worker in test_gating.py
 def test_a_new_fault_beside_one_that_the_base_has_is_red_and_is_told_apart(project):
     project.git("switch", "--quiet", "main")
     project.commit(mine_py=mine(LONG))
@@ -85,6 +86,7 @@ def test_a_race_that_shows_three_times_in_twenty_on_the_change_only_is_red(proje
     assert verdict.base.runs > 20  # until its silence says something
 
 
+@pytest.mark.nightly  # the same is held without a worker in test_gating.py
 def test_a_race_on_both_sides_is_flaky_and_green(project, tmp_path):
     project.git("switch", "--quiet", "main")
     project.commit(mine_py=racing(tmp_path))

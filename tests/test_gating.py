@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from harness.against import Against
+from harness.campaign import Campaign, Plan
 from harness.case import Case, Seq
-from harness.gating import Task, Trial, gate_subject
+from harness.gating import Gating, Task, Trial, gate_subject
 from harness.known import Known
 from harness.results import Finding, Result
 from harness.subjects import Declaration
-from harness.verdicts import Tally
+from harness.summary import Found
+from harness.verdicts import Tally, Verdict
 
 WRONG, RAISES = Finding(kind="accuracy", message="out is 2"), Finding(kind="exception", message="no", detail="KeyError")
 #: From one token to forty, every other one with two sequences.
@@ -83,6 +85,23 @@ def test_a_fault_on_both_sides_is_pre_existing_and_a_new_one_beside_it_is_new():
     outcome = gated(both(long(), two), long())
     assert words(outcome) == ["NEW", "PRE-EXISTING"]
     assert outcome.verdicts[0].found.finding == RAISES
+
+
+def test_two_families_are_two_findings():
+    """Long cases are wrong, short ones raise, and both shrink: to 21 tokens, and to a single one."""
+    outcome = gated(lambda case, process: (WRONG,) if case.seqs[0].kv_len > 20 else (RAISES,))
+    assert words(outcome) == ["NEW", "NEW"]
+    told = {verdict.found.finding.kind: verdict.found.case.seqs[0].kv_len for verdict in outcome.verdicts}
+    assert told == {"exception": 1, "accuracy": 21}
+
+
+def test_two_families_with_one_smallest_case_are_told_apart():
+    gating = Gating("mine.py:f", Campaign(Plan({}, "gridsim", 60.0), Against("mine.py:f", Scripted(right), None)), None)
+    for finding in (WRONG, RAISES):
+        found = Found(subject="mine.py:f", case=CASES[0], finding=finding)
+        gating.campaign.findings.append(found)
+        gating.own[CASES[0], finding.family] = Verdict(word="NEW", found=found)
+    assert [verdict.found.finding for verdict in gating.verdicts()] == [WRONG, RAISES]
 
 
 def test_shrinking_does_not_slip_to_a_fault_of_the_base():
