@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from harness import git, known, narrowing, settings, touched
+from harness.case import Case
 from harness.commands import DEFAULT_OP, check_writable, chosen_executor
 from harness.corpus import Corpus
 from harness.fixed import fixed_cases, seed_of, shard_of
@@ -18,14 +19,14 @@ from harness.gating import Task, Tell, Trial, gate_subject
 from harness.settings import Settings
 from harness.shifts import accepted
 from harness.sides import Place, Side, sides
-from harness.subjects import WrongUse
+from harness.subjects import Declaration, WrongUse
 from harness.verdicts import Gate, Gated, Narrowing, Verdict
 
 #: Says a line, and how far a subject is.
 Say = Callable[[str], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Setting:
     """Everything that is fixed before a worker starts."""
 
@@ -37,7 +38,16 @@ class Setting:
     now: Settings
     paths: set[Path] | None  # that the change touches; None where all subjects are gated
     executor: str
-    narrowings: list[Narrowing] = field(default_factory=list)
+
+    @property
+    def op(self) -> str:
+        """Of a function that declares none."""
+        return str(self.options["op"] or DEFAULT_OP)
+
+    @property
+    def corpus(self) -> Path:
+        """The kept cases of the change."""
+        return self.change.root / str(self.options["corpus"])
 
     @property
     def whole(self) -> Settings:
@@ -94,8 +104,8 @@ def _gate(setting: Setting, began: float, say: Say, tell: Tell) -> Gate:
         executor=setting.executor,
         shard="{}/{}".format(*setting.options["shard"]),
         untouched=tuple(name for name in subjects if name not in chosen),
+        narrowings=tuple(_of_files(setting)),
     )
-    setting.narrowings += _of_files(setting)
     if chosen:
         say(first_line(outcome, chosen))
         outcome = _on_sides(setting, outcome, chosen, began, tell)
@@ -154,40 +164,58 @@ def _on_sides(setting: Setting, outcome: Gate, chosen: tuple[str, ...], began: f
         versions = {side.place.name: side.worker.call("harness.corpus:versions") for side in (change, base)}
         outcome = msgspec.structs.replace(outcome, versions=versions)
         for subject in chosen:
-            task, is_new = _task(setting, subject, change, base, began)
-            gated, platform, faults = gate_subject(task, change, None if is_new else base, setting.executor, tell)
-            outcome = msgspec.structs.replace(
-                outcome,
-                gated=(*outcome.gated, gated),
-                platform=platform or outcome.platform,
-                harness_faults=(*outcome.harness_faults, *faults),
-            )
+            outcome = _with_subject(setting, outcome, _Sides(subject, change, base), began, tell)
         return outcome
 
 
-def _task(setting: Setting, subject: str, change: Side, base: Side, began: float) -> tuple[Task, bool]:
-    """The cases of a subject, and whether the base does not have it."""
-    options = setting.options
-    op = options["op"] or DEFAULT_OP
-    declared = change.describe(subject, op)
-    from_seed = seed_of(setting.base_name, subject)
-    drawn = fixed_cases(declared, from_seed, options["cases"])
-    is_new = not setting.base.has(subject)
-    if not is_new:
-        was = base.describe(subject, op)
-        _check_apart(setting, base)
-        before = drawn if was == declared else fixed_cases(was, from_seed, options["cases"])
-        setting.narrowings += narrowing.of_declaration(subject, was, declared, before)
-    corpus = setting.change.root / options["corpus"]
-    kept = [Trial(e.case, str(p.relative_to(corpus))) for p, e in _entries(corpus) if e.case.op == declared.op]
-    trials = [*kept, *map(Trial, drawn)]
-    left = options["minutes"] * 60 - (time.monotonic() - began)
-    tolerated = known.read(corpus / "known.toml")
-    return Task(subject, declared, shard_of(trials, *options["shard"]), left, tolerated), is_new
+@dataclass(frozen=True)
+class _Sides:
+    """A subject on both sides."""
+
+    subject: str
+    change: Side
+    base: Side
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the base does not have the subject."""
+        return not self.base.place.has(self.subject)
 
 
-def _entries(corpus: Path) -> Iterator[tuple[Path, Any]]:
-    return Corpus(corpus).entries()
+def _with_subject(setting: Setting, outcome: Gate, on: _Sides, began: float, tell: Tell) -> Gate:
+    declared = on.change.describe(on.subject, setting.op)
+    drawn = _drawn(setting, on.subject, declared)
+    narrowed = () if on.is_new else tuple(_narrowed(setting, on, declared, drawn))
+    trials = shard_of([*_kept(setting, declared.op), *map(Trial, drawn)], *setting.options["shard"])
+    left = setting.options["minutes"] * 60 - (time.monotonic() - began)
+    task = Task(on.subject, declared, trials, left, known.read(setting.corpus / "known.toml"))
+    gated, platform, faults = gate_subject(task, on.change, None if on.is_new else on.base, setting.executor, tell)
+    _check_apart(setting, on.base)  # once more: some imports wait until they are needed
+    return msgspec.structs.replace(
+        outcome,
+        gated=(*outcome.gated, gated),
+        narrowings=(*outcome.narrowings, *narrowed),
+        platform=platform or outcome.platform,
+        harness_faults=(*outcome.harness_faults, *faults),
+    )
+
+
+def _drawn(setting: Setting, subject: str, declared: Declaration) -> list[Case]:
+    return fixed_cases(declared, seed_of(setting.base_name, subject), setting.options["cases"])
+
+
+def _narrowed(setting: Setting, on: _Sides, declared: Declaration, drawn: list[Case]) -> Iterator[Narrowing]:
+    """What the change declares less, counted on the cases that the base's declaration draws."""
+    before = on.base.describe(on.subject, setting.op)
+    _check_apart(setting, on.base)
+    cases = drawn if before == declared else _drawn(setting, on.subject, before)
+    yield from narrowing.of_declaration(on.subject, before, declared, cases)
+
+
+def _kept(setting: Setting, op: str) -> Iterator[Trial]:
+    for path, entry in Corpus(setting.corpus).entries():
+        if entry.case.op == op:
+            yield Trial(entry.case, str(path.relative_to(setting.corpus)))
 
 
 def _check_apart(setting: Setting, base: Side) -> None:
@@ -203,17 +231,19 @@ def _finished(
 ) -> Gate:
     """The outcome with what the change acknowledges, and the new findings saved."""
     fresh = tuple(entry for entry in setting.now.accept if entry not in setting.was.accept)
-    found = narrowing.acknowledged(setting.narrowings, fresh)
-    gated = tuple(
-        msgspec.structs.replace(
+    found = narrowing.acknowledged(outcome.narrowings, fresh)
+    save = setting.options["save"]
+
+    def whole(part: Gated) -> Gated:
+        return msgspec.structs.replace(
             part,
             because=because[part.subject],
             files=tuple(sorted(map(str, uses[part.subject]))),
-            verdicts=tuple(_saved(verdict, setting.options["save"]) for verdict in part.verdicts),
+            verdicts=tuple(_saved(verdict, save) for verdict in part.verdicts),
             shifts=tuple(accepted(shift, fresh) for shift in part.shifts),
         )
-        for part in outcome.gated
-    )
+
+    gated = tuple(map(whole, outcome.gated))
     return msgspec.structs.replace(
         outcome,
         gated=gated,
@@ -239,5 +269,5 @@ def _stale(setting: Setting, gated: tuple[Gated, ...], found: tuple[Narrowing, .
             yield f"[[accept]] {entry.field} of {entry.subject}: the base acknowledges it already; take it out"
         elif not any(entry.covers(*name) for name in names):
             yield f"[[accept]] {entry.field} of {entry.subject}: there is nothing to acknowledge"
-    tolerated = known.read(setting.change.root / setting.options["corpus"] / "known.toml")
+    tolerated = known.read(setting.corpus / "known.toml")
     yield from (f"known.toml: {line}" for line in known.expired(tolerated, setting.whole.subjects))

@@ -97,7 +97,7 @@ def of_settings(base: Settings, change: Settings) -> Iterator[Narrowing]:
             yield Narrowing(subject=name, field="paths", words=f"changes of {', '.join(gone)} no longer gate it")
 
 
-def acknowledged(narrowings: list[Narrowing], fresh: tuple[Accepted, ...]) -> tuple[Narrowing, ...]:
+def acknowledged(narrowings: tuple[Narrowing, ...], fresh: tuple[Accepted, ...]) -> tuple[Narrowing, ...]:
     """The narrowings with the reasons that the change gives for them."""
     return tuple(
         msgspec.structs.replace(narrowing, accepted=reason_for(fresh, narrowing.subject, narrowing.field))

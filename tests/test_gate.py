@@ -297,6 +297,18 @@ def test_a_base_that_cannot_be_imported_is_an_error_that_names_it(project):
     assert len(project.git("worktree", "list").splitlines()) == 1
 
 
+def test_a_base_that_loads_files_of_the_change_is_an_error_and_no_comparison(project):
+    lib = project.folder / "lib"
+    absolute = f"import sys\nsys.path.insert(0, {str(lib)!r})\nimport far_helper\n"
+    project.git("switch", "--quiet", "main")
+    project.commit(mine_py=absolute + mine(), lib__far_helper_py="")
+    (lib / "far.helper.py").rename(lib / "far_helper.py")
+    project.commit()
+    project.git("switch", "--quiet", "--create", "later")
+    project.commit(mine_py=absolute + mine(TWICE))
+    assert f"the base loads {lib}/far_helper.py of the change" in project.gate(*FEW).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
