@@ -37,7 +37,10 @@ class Verbs(Verb, click.Group):
 
 @click.command(cls=Verbs)
 def main() -> None:
-    """Keep cases: adopt an artefact, list what is kept, prune it."""
+    """Keep cases: adopt an artefact, list what is kept, prune it.
+
+    Exit code: 0 done; 2 wrong use or an artefact that is refused; 3 the harness is at fault.
+    """
 
 
 def signature(entry: Entry) -> Signature:

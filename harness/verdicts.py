@@ -1,4 +1,7 @@
-"""The outcome of a gate, as one JSON-able record: everything that is printed, written or uploaded reads this."""
+"""The outcome of a gate, as one JSON-able record: everything that is printed, written or uploaded reads this.
+
+What else is compared with the base becomes a field of `Gated`, and a reason of `Gate.reasons` where it is red.
+"""
 
 from typing import Literal
 
