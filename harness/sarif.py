@@ -14,7 +14,6 @@ from harness.touched import file_of
 from harness.verdicts import Gate, Gated, Narrowing, Shift, Verdict
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-HOME = "https://pypi.org/project/kvetch/"
 
 #: The level of each verdict; what does not fail is a note.
 LEVELS = {True: "error", False: "note"}
@@ -24,7 +23,7 @@ def text(outcome: Gate) -> str:
     """The whole document."""
     results = list(_results(outcome))
     names = dict.fromkeys(result["ruleId"] for result in results)
-    driver = {"name": "kvetch", "informationUri": HOME, "rules": [_rule(name) for name in names]} | _version()
+    driver = {"name": "kvetch", "rules": [_rule(name) for name in names]} | _version()
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",

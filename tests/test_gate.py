@@ -145,6 +145,7 @@ def test_twice_in_a_row_gives_the_same_verdict_and_the_same_cases(project):
     assert first.verdicts[0].found.case == second.verdicts[0].found.case
 
 
+@pytest.mark.nightly  # its parts are held in test_fixed.py
 def test_in_a_process_of_its_own_the_cases_are_the_same(project):
     project.commit(mine_py=mine() + "# a comment\n")
     whole = project.outcome(*FEW)[0].gated[0]
@@ -222,6 +223,7 @@ def test_a_kept_case_is_run_and_one_that_is_gone_is_red(project):
     assert code == 1
 
 
+@pytest.mark.nightly  # its parts are held in test_narrowing.py
 def test_a_subject_that_is_no_longer_gated_is_red_and_is_gated_all_the_same(project):
     project.commit(mine_py=mine(LONG), kvetch_toml="")
     gate, code = project.outcome(*FEW)
