@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from harness import junit, markdown, sarif
-from harness.commands import Verb, device_option, executor_option, one_line_errors, op_option, subject_option
+from harness.commands import Verb, device_option, executor_option, one_line_errors, op_option
 from harness.comparing import run
 from harness.files import write_atomically
 from harness.gate_report import lines
@@ -65,7 +65,10 @@ def _file_option(name: str, words: str) -> Callable[[Any], Any]:
     default=None,
     help="The Python of another environment for the base; without --base, on the same kernels.",
 )
-@subject_option
+@click.option(
+    "--subject", "subjects", multiple=True, metavar="NAME|FILE.py:FUNCTION",
+    help="What to gate; may be given several times. Default: the subjects of kvetch.toml.",
+)  # fmt: skip
 @op_option
 @click.option("--all", "everything", is_flag=True, help="Every subject, whatever the change touches.")
 @click.option("--cases", type=click.IntRange(min=1), default=CASES, show_default=True, help="To draw for each subject.")
