@@ -16,11 +16,11 @@ from harness.corpus import Corpus
 from harness.fixed import fixed_cases, seed_of, shard_of
 from harness.gate_report import first_line
 from harness.gating import Task, Tell, Trial, gate_subject
+from harness.outcome import Gate, Gated, Narrowing, Verdict
 from harness.settings import Settings
 from harness.shifts import accepted
 from harness.sides import Place, Side, sides
 from harness.subjects import Declaration, WrongUse
-from harness.verdicts import Gate, Gated, Narrowing, Verdict
 
 #: Says a line, and how far a subject is.
 Say = Callable[[str], None]

@@ -4,10 +4,10 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from harness.outcome import Tally, Verdict, Word
 from harness.results import PLATFORM
 from harness.sides import Side
 from harness.summary import Found
-from harness.verdicts import Tally, Verdict, Word
 
 #: Runs of a candidate on either side; of a hang, each of which takes its whole limit.
 RUNS, RUNS_OF_A_HANG = 20, 3

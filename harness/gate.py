@@ -16,7 +16,7 @@ from harness.commands import Verb, device_option, executor_option, one_line_erro
 from harness.comparing import run
 from harness.files import write_atomically
 from harness.gate_report import lines
-from harness.verdicts import Gate, bisect_code, exit_code
+from harness.outcome import Gate, bisect_code, exit_code
 
 #: Cases that are drawn for each touched subject, and the minutes after which a gate is cut.
 CASES, MINUTES = 300, 10.0

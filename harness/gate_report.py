@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Iterator
 
+from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict, exit_code
 from harness.report import explained_lines, finding_lines
-from harness.verdicts import Gate, Gated, Narrowing, Shift, Verdict, exit_code
 
 WIDTH = 12
 

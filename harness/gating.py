@@ -14,6 +14,7 @@ from harness.control import platform_fault
 from harness.fixed import digest_of
 from harness.hunt import CONFIRMATIONS, Stop
 from harness.known import Known, reason
+from harness.outcome import Gated, Verdict
 from harness.results import Result
 from harness.shifts import shifts
 from harness.shrink import size
@@ -21,7 +22,6 @@ from harness.sides import Side
 from harness.subjects import Declaration
 from harness.summary import Found
 from harness.traits import traits
-from harness.verdicts import Gated, Verdict
 
 #: A finding's smallest case and its family: two families may shrink to one case.
 Key = tuple[Case, str]

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 from harness.gate_report import counts, loss, shift_words, verdict_lines
-from harness.verdicts import Gate, Gated, Narrowing, Shift, Verdict
+from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict
 
 #: What XML 1.0 cannot hold, not even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from harness.gate_report import acknowledge, amount, colour, conclusion, counts, loss, verdict_lines, version_notes
-from harness.verdicts import Gate, Gated, Narrowing, Shift, Verdict
+from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict
 
 
 def text(outcome: Gate) -> str:

@@ -10,9 +10,9 @@ from harness.case import Case, InvalidCase
 from harness.corpus import read as read_entry
 from harness.known import Known
 from harness.known import read as read_known
+from harness.outcome import Narrowing
 from harness.settings import Accepted, Settings
 from harness.subjects import Declaration, declines
-from harness.verdicts import Narrowing
 
 #: Fields that say what a subject takes or promises: to lose one is a narrowing. All other yes-or-no fields are needs.
 NEEDS = ("finite_dead_slots", "padded_table")

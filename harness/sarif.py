@@ -8,10 +8,10 @@ from pathlib import PurePath
 from typing import Any
 
 from harness.gate_report import counts, loss
+from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict
 from harness.report import in_words
 from harness.settings import FILE
 from harness.touched import file_of
-from harness.verdicts import Gate, Gated, Narrowing, Shift, Verdict
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

@@ -8,9 +8,9 @@ import msgspec
 
 from harness.against import Pair
 from harness.case import Case
+from harness.outcome import Shift
 from harness.results import Result
 from harness.settings import Accepted
-from harness.verdicts import Shift
 
 #: A median error below this, in units of the last place, is that of a correctly rounded output: nobody can do better.
 ROUNDED = 0.25

@@ -11,7 +11,7 @@ import invoked
 import msgspec
 
 from harness.gate import main
-from harness.verdicts import Gate
+from harness.outcome import Gate
 
 ROOT = Path(__file__).parent.parent
 #: Nobody's configuration, and one day, so that a test's revisions and the cases drawn from them are always the same.

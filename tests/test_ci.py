@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from harness.__main__ import Verbs
+from harness.outcome import Word
 from harness.settings import Settings
 from harness.subjects import Declaration
-from harness.verdicts import Word
 
 ROOT = Path(__file__).parent.parent
 DOC, ACTION = (ROOT / "docs/ci.md").read_text(), (ROOT / "action.yml").read_text()

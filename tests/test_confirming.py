@@ -3,7 +3,7 @@
 import pytest
 
 from harness.confirming import DOUBT, silent_runs, word
-from harness.verdicts import Gate, Gated, Narrowing, Shift, Tally, Verdict, bisect_code, exit_code
+from harness.outcome import Gate, Gated, Narrowing, Shift, Tally, Verdict, bisect_code, exit_code
 
 
 def of(failed: int, runs: int = 20) -> Tally:

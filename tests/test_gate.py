@@ -9,7 +9,7 @@ import time
 import pytest
 from gated import LONG, MINE, NOBODY, ROOT, SETTINGS, TWICE, edit, mine, racing, repository, with_our_kernels
 
-from harness.verdicts import Tally
+from harness.outcome import Tally
 
 FEW, MORE = ("--base", "main", "--cases", 12), ("--base", "main", "--cases", 60)
 

@@ -10,9 +10,9 @@ import xmlschema
 
 from harness import gate_report, junit, markdown, sarif
 from harness.case import Case, Seq
+from harness.outcome import Gate, Gated, Narrowing, Shift, Tally, Verdict
 from harness.results import Finding
 from harness.summary import Found
-from harness.verdicts import Gate, Gated, Narrowing, Shift, Tally, Verdict
 
 SCHEMAS = Path(__file__).parent / "schemas"
 JUNIT = xmlschema.XMLSchema(SCHEMAS / "junit-10.xsd")

@@ -11,10 +11,10 @@ from harness.campaign import Campaign, Plan
 from harness.case import Case, Seq
 from harness.gating import Gating, Task, Trial, gate_subject
 from harness.known import Known
+from harness.outcome import Tally, Verdict
 from harness.results import Finding, Result
 from harness.subjects import Declaration
 from harness.summary import Found
-from harness.verdicts import Tally, Verdict
 
 WRONG, RAISES = Finding(kind="accuracy", message="out is 2"), Finding(kind="exception", message="no", detail="KeyError")
 #: From one token to forty, every other one with two sequences.

@@ -17,7 +17,7 @@ WITHOUT_TORCH = (
     "fixed", "fuzz", "gate", "gate_report", "gating", "git", "journal", "junit", "keeping", "known", "machine",
     "markdown", "narrowing", "platforms", "pool", "replay", "report", "running", "sarif", "screen", "settings",
     "shifts", "shrink", "sides", "strategies", "subjects", "suite", "summary", "tables", "touched", "traits",
-    "verdicts", "__main__",
+    "outcome", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from harness.case import Case, Hints
+from harness.outcome import Shift
 from harness.results import Finding, Result
 from harness.settings import Accepted
 from harness.shifts import accepted, configuration, is_coarser, judged, shifts, upper_tail
 from harness.ulps import bits, errors
-from harness.verdicts import Shift
 
 
 def run(out, truth, lse=None):
