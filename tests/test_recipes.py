@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from planted import PLANTED, Planted, plant
-from planted_operations import PLANTED_OPERATIONS
+from hunting import MUTANTS
 
+from harness.mutants import plant
 from harness.pool import Worker
 from harness.recipes import RECIPES, Recipe, recipes
 
@@ -49,8 +49,8 @@ def named(name: str) -> Recipe:
 
 def fault(name: str, folder: Path) -> str:
     """A subject with that planted fault."""
-    planted: Planted = next(planted for planted in (*PLANTED, *PLANTED_OPERATIONS) if planted.name == name)
-    return plant(planted, folder)
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    return plant(mutant, folder)
 
 
 @pytest.mark.parametrize(
