@@ -75,7 +75,8 @@ def main(**options: Any) -> int:
     On your own kernel: `--subject my.py:fn` changes a copy of it in small ways, one at a time, which tells how much a
     green run of `python -m harness.fuzz` on it is worth.
 
-    Exit code: 0 enough were found; 1 too few; 2 wrong use, or a subject that fails as it is; 3 the harness is at fault.
+    Exit code: 0 enough were found; 1 too few; 2 wrong use, or a subject that fails as it is; 3 the harness is at fault;
+    5 interrupted.
     """
     for option in ("html", "markdown"):
         if options[option]:

@@ -153,11 +153,11 @@ class Exam(Record, frozen=True):
 
 
 def exit_code(exam: Exam) -> int:
-    """0 passed, 1 a score too low, 3 a fault of the harness."""
+    """0 passed, 1 a score too low, 3 a fault of the harness, 5 it was interrupted before that was known."""
     if any(verdict.fault for verdict in exam.mutants):
         return 3
     enough = exam.score(systematic=False) >= exam.min_score and exam.score(systematic=True) >= exam.min_systematic
-    return 0 if enough else 1
+    return 1 if not enough else 5 if exam.interrupted else 0
 
 
 def to_builtins(exam: Exam) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,12 @@ def test_the_score_is_held_for_planted_and_for_systematic_mutants_apart(least: f
     assert exit_code(Exam(mutants=systematic, min_score=1.0, min_systematic=least)) == code
 
 
+def test_an_interrupted_exam_is_not_passed() -> None:
+    found = Verdict(name="a", found=True, meant=True)
+    assert exit_code(Exam(mutants=(found,), interrupted=True)) == 5
+    assert "interrupted: the mutants that were left are not counted" in list(exam_table.lines(Exam(interrupted=True)))
+
+
 def test_what_is_accepted_as_unfound_counts_as_missed_and_its_reason_is_told() -> None:
     missed = Verdict(name="a", unfound="no call shows it")
     assert Exam(mutants=(missed,)).score(systematic=False) == 0
@@ -356,6 +363,21 @@ def test_an_examiner_that_dies_is_a_fault_and_the_next_mutant_is_hunted(tmp_path
         (seen,) = crew.examine([job])
     assert (seen.passed, seen.kind, seen.sequences, seen.fault) == (True, "accuracy", 0, "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_examiners_at_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.exam", "--no-systematic", "--name", "dies", "--workers", "1"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(exam.__file__).parents[1])}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    waited = time.monotonic() + 60
+    while not list(tmp_path.glob("kvetch-exam-*")) and time.monotonic() < waited:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (5, "")
+    assert "interrupted: the mutants that were left are not counted" in out
+    assert list(tmp_path.glob("kvetch-exam-*")) == []
 
 
 def test_a_mutant_that_cannot_be_planted_is_told_by_its_examiner(tmp_path: Path) -> None:
