@@ -175,8 +175,13 @@ def to_builtins(exam: Exam) -> dict[str, Any]:
         "systematic_score": round(exam.score(systematic=True), 4),
         "exit_code": exit_code(exam),
     }
-    fields = {name: getattr(exam, name) for name in Exam.__struct_fields__}
-    plain: dict[str, Any] = figures | msgspec.to_builtins(fields)
+    return figures | _every_field(exam) | {"mutants": [_every_field(verdict) for verdict in exam.mutants]}
+
+
+def _every_field(record: Record) -> dict[str, Any]:
+    """Those that have their default as well, so that no reader has to know it."""
+    names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
+    plain: dict[str, Any] = msgspec.to_builtins({encoded: getattr(record, name) for encoded, name in names})
     return plain
 
 

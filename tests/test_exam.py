@@ -99,7 +99,7 @@ def test_a_planted_fault_is_found_and_what_changes_nothing_is_not(examined: Resu
     assert 1 <= one["cases"] < 50
     assert 0 < one["seconds"] < one["total"]
     assert plain["median_seconds"] == one["seconds"]
-    assert "found" not in nothing
+    assert (nothing["found"], nothing["kind"], nothing["sequences"]) == (False, "", 0)
     assert nothing["cases"] >= 1
     assert nothing["seconds"] >= 4
 
@@ -159,6 +159,13 @@ def test_a_subject_that_fails_as_it_is_is_said_to_before_anything_is_hunted(fold
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("kvetch: "))
     assert f"{name} fails as it is: accuracy: " in line
     assert "planted faults" not in done.output
+
+
+def test_a_subject_that_cannot_be_loaded_is_told_in_one_line(folder: Path) -> None:
+    name = f"{folder / 'mine.py'}:no_such"
+    done = run("--subject", name, "--mutants", str(folder / "theirs.toml"), "--workers", "1")
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("kvetch: "))
+    assert (done.exit_code, line.endswith("mine.py has no function 'no_such'")) == (2, True)
 
 
 def test_systematic_mutants_are_made_of_a_users_kernel(tmp_path: Path) -> None:
@@ -384,7 +391,7 @@ def test_a_mutant_that_cannot_be_planted_is_told_by_its_examiner(tmp_path: Path)
     job = Job(mutant=changed("decode.py", "in vain", ""), op="decode", seconds=1.0, seed=1, folder=str(tmp_path))
     with Crew(1, "gridsim") as crew:
         (seen,) = crew.examine([job])
-    assert "old occurs 0 times" in seen.fault
+    assert seen.fault.startswith("mutant 'mutant': old occurs 0 times in kernels/decode.py, expected once: 'in vain'")
 
 
 def test_a_plan_shrinks_unless_it_says_otherwise() -> None:
