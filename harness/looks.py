@@ -6,7 +6,7 @@ from typing import Protocol
 
 from harness.batch_laws import BATCH_LAWS
 from harness.case import Case
-from harness.contract import CONTRACT
+from harness.contract import APART, CONTRACT
 from harness.feature_laws import FEATURE_LAWS
 from harness.laws import First
 from harness.layout_laws import LAYOUT_LAWS
@@ -48,9 +48,9 @@ class Look(Protocol):
 
 
 CALLS: tuple[Look, ...] = (*LAYOUT_LAWS, *BATCH_LAWS, *VALUE_LAWS, *FEATURE_LAWS, Lifting(), *SENSITIVITIES)
-LOOKS: tuple[Look, ...] = (*CALLS, *CONTRACT)
+LOOKS: tuple[Look, ...] = (*CALLS, *APART, *CONTRACT)
 #: One clean case in so many is asked one of these; a call that is refused costs little.
-DRAWN: tuple[tuple[Sequence[Look], int], ...] = ((CALLS, 16), (CONTRACT, 8))
+DRAWN: tuple[tuple[Sequence[Look], int], ...] = ((CALLS, 16), (APART, 8), (CONTRACT, 8))
 
 
 def due(case: Case) -> list[Sequence[Look]]:

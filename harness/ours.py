@@ -15,7 +15,7 @@ _cache_write = _kernels("cache_write")
 _gather = _kernels("gather")
 _merge = _kernels("merge")
 
-_READING = ("strides", "types", "lengths", "blocks", "devices")
+_READING = ("strides", "types", "lengths", "blocks", "devices", "dims")
 _ATTENTION: dict[str, Any] = {
     "window": True,
     "softcap": True,
@@ -68,7 +68,7 @@ def _attend(inputs: Any, **new: Any) -> Any:
     return _extend.paged_extend(*_paged(inputs), **lens, **new, **_features(inputs))
 
 
-_WRITING = ("strides", "types", "slots", "devices")
+_WRITING = ("strides", "types", "slots", "devices", "dims")
 _WRITTEN: dict[str, Any] = {
     "mla": True,
     "head_dim_v": True,

@@ -1,6 +1,8 @@
 """Drawing profiles: what one round of a campaign may draw, within a declaration and up to a rung of the ladder."""
 
+import itertools
 import random
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -99,7 +101,7 @@ def profile(declared: Declaration, seed: int, rungs: int = 6) -> Profile:
     """
     pick = random.Random(seed)  # noqa: S311  (drawing, not secrecy)
     whole = _on_rungs(whole_profile(declared), rungs)
-    pool = dict.fromkeys([_plainest(whole), *(_combination(pick, whole) for _ in range(POOL - 1))])
+    pool = dict.fromkeys([_plainest(whole), *_combinations(pick, whole, POOL - 1)])
     return msgspec.structs.replace(whole, constants=tuple(pool))
 
 
@@ -117,17 +119,32 @@ def _plainest(whole: Profile) -> Constants:
     )
 
 
-def _combination(pick: random.Random, whole: Profile) -> Constants:
-    """Few features at a time: each alone, and pairs of them, show most."""
-    count = min(pick.choice((0, 1, 1, 2, 2, 3)), len(whole.features))
-    return Constants(
-        head_dim=pick.choice(whole.head_dims),
-        block_size=pick.choice(whole.block_sizes),
-        dtype=pick.choice(whole.dtypes),
-        kv_dtype=pick.choice(whole.kv_dtypes),
-        new_kv=pick.choice(whole.new_kv),
-        features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
-    )
+#: Fields of Constants and the options of a Profile for them.
+COMPILED = {
+    "head_dim": "head_dims", "block_size": "block_sizes", "dtype": "dtypes", "kv_dtype": "kv_dtypes", "new_kv": "new_kv"
+}  # fmt: skip
+
+
+def _combinations(pick: random.Random, whole: Profile, count: int) -> Iterator[Constants]:
+    """Few features at a time show most; half of them at once are what brings any two together soon.
+
+    Options are dealt rather than drawn: no round is without a feature, since the next like it may be 300 cases off.
+    """
+    sizes = _dealt(pick, (0, 1, 1, 2, 3, (len(whole.features) + 1) // 2), count)
+    features = iter(_dealt(pick, whole.features, sum(sizes)))
+    dealt = {field: _dealt(pick, getattr(whole, options), count) for field, options in COMPILED.items()}
+    for i, size in enumerate(sizes):
+        some = set(itertools.islice(features, size))
+        names = tuple(name for name in whole.features if name in some)
+        yield Constants(**{field: options[i] for field, options in dealt.items()}, features=names)
+
+
+def _dealt(pick: random.Random, options: Sequence[T], count: int) -> list[T]:
+    """So many options in random order, each as often as any other, but for one."""
+    if not options:
+        return []
+    rounds = -(-count // len(options))
+    return [option for _ in range(rounds) for option in pick.sample(options, len(options))][:count]
 
 
 def _declared(declared: Declaration) -> dict[str, Any]:

@@ -16,8 +16,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: What `validate` or the wrapper may promise to refuse: metadata that is not contiguous, is of a wrong type, or on
 #: another device; a length beyond the table; a block beyond the pool; a slot beyond the cache; heads or head dims that
-#: do not fit. Instead of raising, a call may give what the valid one gives.
-Promise = Literal["strides", "types", "lengths", "blocks", "slots", "heads", "devices"]
+#: do not fit; dims that do not lie side by side. Instead of raising, a call may give what the valid one gives.
+Promise = Literal["strides", "types", "lengths", "blocks", "slots", "heads", "devices", "dims"]
 
 
 class WrongUse(Exception):

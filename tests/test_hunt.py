@@ -1,6 +1,7 @@
 """A hunt draws until something new fails, shrinks it, and says how surely it fails and what it needs."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from harness import hunt
 from harness.campaign import SHRINKING_LIMIT, Campaign, Plan
 from harness.case import Case
 from harness.hunt import ROUND, Hunt, Stop
-from harness.profiles import Profile
+from harness.profiles import Profile, profile
 from harness.results import Finding, Result
 from harness.subjects import declare
 
@@ -43,6 +44,14 @@ def test_without_a_fault_a_round_ends_and_finds_nothing() -> None:
     hunting.search(NEAR, 1)
     assert 10 < len(hunting.memo) <= ROUND
     assert list(hunting.found()) == []
+
+
+def test_the_cases_of_a_round_are_drawn_afresh_and_do_not_copy_each_other() -> None:
+    hunting = hunted(lambda case: False)
+    hunting.search(msgspec.structs.replace(profile(declare(softcap=True, window=True), 1), near=()), 1)
+    drawn = [case for case in hunting.memo if case != Case()]
+    assert len({case.data_seed for case in drawn}) > 0.8 * len(drawn)
+    assert max(Counter(case.values for case in drawn).values()) < 0.3 * len(drawn)
 
 
 def test_no_case_is_judged_twice() -> None:

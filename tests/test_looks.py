@@ -69,7 +69,7 @@ def test_our_kernels_keep_every_law_on_drawn_cases(name: str, monkeypatch: pytes
 
     def look(first: object) -> list[Finding]:
         """A few of all looks for each case, in turn."""
-        turn = sum(asked.values()) % 7
+        turn = asked["cases"] % 7
         answers = {each.name: each.ask(first) for each in LOOKS[turn::7]}  # type: ignore[arg-type]
         asked.update(each for each, found in answers.items() if found is not None)
         asked.update(["cases"])

@@ -45,6 +45,31 @@ def test_a_pool_of_constants_begins_with_the_plainest_and_changes_with_the_seed(
     )  # fmt: skip
 
 
+@every_subject
+@pytest.mark.parametrize("seed", range(20))
+def test_every_pool_of_the_highest_rung_has_each_option_that_is_few(name: str, seed: int) -> None:
+    whole = whole_profile(OURS[name].__kvetch__)
+    pool = profile(OURS[name].__kvetch__, seed).constants
+    assert {feature for combination in pool for feature in combination.features} == set(whole.features)
+    assert {combination.dtype for combination in pool} == set(whole.dtypes)
+    assert {combination.kv_dtype for combination in pool} == set(whole.kv_dtypes)
+    assert {combination.new_kv for combination in pool} == set(whole.new_kv)
+
+
+@every_subject
+def test_features_come_alone_as_well_as_together(name: str) -> None:
+    known = len(whole_profile(OURS[name].__kvetch__).features)
+    pools = [profile(OURS[name].__kvetch__, seed).constants for seed in range(20)]
+    counts = {len(combination.features) for pool in pools for combination in pool}
+    assert {0, min(known, 1), min(known, 2), (known + 1) // 2} <= counts
+
+
+def test_any_two_features_meet_in_a_quarter_of_all_pools() -> None:
+    pools = [profile(split_decode.__kvetch__, seed).constants for seed in range(200)]
+    for two in itertools.combinations(whole_profile(split_decode.__kvetch__).features, 2):
+        assert sum(any(set(two) <= set(c.features) for c in pool) for pool in pools) > len(pools) / 4, two
+
+
 @pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write", "gather", "merge"])
 def test_an_operation_draws_the_features_that_it_has_a_use_for(op: Op) -> None:
     everything = whole_profile(declare(op=op, **dict.fromkeys(FEATURES, True)))
