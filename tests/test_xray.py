@@ -1,5 +1,6 @@
 """The x-ray recovers the weights of any kernel, and says in words what is wrong with them; of a right one, nothing."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -210,6 +211,16 @@ def test_k_of_another_head_is_named_where_v_is_right() -> None:
 
     told = explained(TWO, run)
     assert any("the weights are those of K 1 KV head further on" in words for words in told), told
+
+
+def test_q_that_is_read_from_another_row_is_named_with_its_token_and_head() -> None:
+    def run(inputs: Any) -> Any:
+        rows = inputs.q.reshape(-1, inputs.q.shape[2]).roll(-3, 0)
+        return right(dataclasses.replace(inputs, q=rows.reshape(inputs.q.shape)))
+
+    told = explained(TWO, run)
+    named = [re.search(r"those of q of token (\d), head (\d) of the batch: the offset of q", words) for words in told]
+    assert any(named), told
 
 
 @pytest.mark.parametrize(
