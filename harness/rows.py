@@ -191,7 +191,9 @@ class Row:
             return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}"
         padding = self.materials.inputs.block_tables.view[self.sequence, len(tables[self.sequence]) :]
         if block in padding.tolist():
-            return "only the padding of the table names that block: the loop over blocks goes one too far"
+            empty = self.case.batch[self.sequence].kv_len == 0
+            why = "a sequence without tokens is walked" if empty else "the loop over blocks goes one too far"
+            return f"only the padding of the table names that block: {why}"
         return "no sequence owns that block"
 
     def hidden(self) -> Iterator[str]:
