@@ -123,7 +123,15 @@ class Row:
         if len(columns) > 1:
             return f"{listed(tokens, 'token')} ({listed(columns, 'column')} of the table)"
         offsets = listed((token % size for token in tokens), "slot")
-        return f"{listed(tokens, 'token')} (column {columns[0]} of the table, block {table[columns[0]]}, {offsets})"
+        block = int(table[columns[0]])
+        place = f"column {columns[0]} of the table, block {block}, {offsets}{self._shared(block)}"
+        return f"{listed(tokens, 'token')} ({place})"
+
+    def _shared(self, block: int) -> str:
+        """Who else has the block, in words."""
+        tables = enumerate(self.materials.geometry.tables)
+        others = [i for i, table in tables if i != self.sequence and block in table]
+        return f"; {listed(others, 'sequence')} {'has' if len(others) == 1 else 'have'} it too" if others else ""
 
     # --- sentences -------------------------------------------------------------------------------------------
 

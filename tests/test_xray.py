@@ -300,3 +300,17 @@ def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
     first = int(probe.quiet(TWO).geometry.tables[0][0])
     result = run_case(TWO, torch_subject(run), "gridsim", thorough=True, explain=True)
     assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", ())]
+
+
+def test_a_block_that_is_left_to_the_sequence_that_shares_it_is_told_with_that_sequence() -> None:
+    seqs = (Seq(kv_len=16, tag=3), Seq(kv_len=20, tag=1, shares_prefix_with=3, shared_blocks=1))
+
+    def change(weights: torch.Tensor, inputs: Any, sequence: int) -> torch.Tensor:
+        kept = weights.clone()
+        kept[:, :16] = 0 if sequence else kept[:, :16]
+        return kept
+
+    told = explained(Case(seqs=seqs), weighing(change))
+    assert any("slots 0-15; sequence 0 has it too) have weight 0" in words for words in told), told
+    alone = explained(Case(seqs=lens(16, 20)), weighing(change))
+    assert not any("has it too" in words for words in alone), alone
