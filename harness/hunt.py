@@ -145,7 +145,8 @@ class Hunt:
 
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
         again = self._run_again(smallest.case, smallest.headline.family) if smallest.headline else ""
-        if self.keeps and (pair := earlier.after_another(self, smallest)) and pair.headline:
+        odd = self.keeps or (smallest.headline is not None and smallest.headline.kind == earlier.MOVED)
+        if odd and (pair := earlier.after_another(self, smallest)) and pair.headline:
             smallest, again = pair, self._run_again(pair.case, pair.headline.family)
         smallest = self._explained(smallest)
         finding = smallest.headline
@@ -185,7 +186,7 @@ class Hunt:
         again: list[bool] = []
         while len(again) < CONFIRMATIONS and not self.campaign.interrupted:
             again.append(self._again(case, family, patient=True, fresh=len(again) == CONFIRMATIONS - 1))
-        self.keeps = len(again) == CONFIRMATIONS and again[0] and not again[-1]
+        self.keeps = len(again) == CONFIRMATIONS and all(again[:-1]) and not again[-1]
         return f"{sum(again)} of {len(again)}{', but not in a process of its own' if self.keeps else ''}"
 
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:

@@ -80,6 +80,23 @@ def test_a_fault_that_needs_no_other_call_gets_none() -> None:
     assert (found.case, found.again) == (Case(), "3 of 3")
 
 
+def test_what_comes_and_goes_is_not_laid_to_an_earlier_call() -> None:
+    class Flaky(Keeping):
+        """Is right in one of three fresh processes."""
+
+        turn = 0
+
+        def run(self, case: Case, subject: str, limit_seconds: float, fresh: bool = False, **options: Any) -> Result:
+            self.turn += fresh
+            findings = () if fresh and self.turn % 3 == 1 else (WRONG,)
+            return Result(case=case, subject=subject, executor="gridsim", findings=findings, runs=1)
+
+    hunt = hunting(Flaky())
+    hunt.examine(Case(seqs=lens(7)))
+    (found,) = hunt.found()
+    assert (found.case.before, found.again) == (None, "2 of 3, but not in a process of its own")
+
+
 def test_looking_for_the_earlier_call_ends_when_its_time_does(monkeypatch: Any) -> None:
     monkeypatch.setattr(earlier, "SECONDS", -1.0)
     hunt = hunting(Keeping())
@@ -138,3 +155,36 @@ def test_a_call_before_it_that_the_subject_does_not_take_declines_the_case() -> 
 def test_a_case_with_a_call_before_it_survives_json() -> None:
     case = replace(LONG, before=Case(op="extend", scale=0.5))
     assert from_json(to_json(case)) == case
+
+
+def test_a_table_that_is_kept_is_laid_to_the_call_before_and_not_to_the_order_of_blocks() -> None:
+    moved = Finding(kind="block order", message="16 elements moved")
+
+    class KeepsTable(Keeping):
+        """Reads the blocks of the first call in a process."""
+
+        def run(self, case: Case, subject: str, limit_seconds: float, fresh: bool = False, **options: Any) -> Result:
+            stale = case.before is not None and case.before.geometry_seed != case.geometry_seed
+            findings = (WRONG,) if stale else (moved,)
+            told = findings if subject == "mine" else ()
+            return Result(case=case, subject=subject, executor="gridsim", findings=told, runs=1)
+
+    hunt = hunting(KeepsTable())
+    hunt.examine(Case())
+    (found,) = hunt.found()
+    assert found.finding.kind == "accuracy"
+    assert found.case.before is not None
+
+
+def test_an_order_of_blocks_that_is_wrong_in_one_call_gets_no_call_before_it() -> None:
+    moved = Finding(kind="block order", message="16 elements moved")
+
+    class InOrder(Keeping):
+        def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+            told = (moved,) if subject == "mine" else ()
+            return Result(case=case, subject=subject, executor="gridsim", findings=told, runs=1)
+
+    hunt = hunting(InOrder())
+    hunt.examine(Case())
+    (found,) = hunt.found()
+    assert (found.finding.kind, found.case.before) == ("block order", None)
