@@ -59,7 +59,7 @@ CLASSES = {
     "MASKLOAD": "a masked load without `other`, whose undefined lanes are used",
 }
 #: No call of a kernel with a fault in its source can show these: the judge's own, the compiler's, a manager's.
-BEYOND_A_CALL = frozenset({"ORACLE", "COMPILER", "SHARED"})
+BEYOND_A_CALL = frozenset({"ORACLE", "COMPILER"})
 
 
 class Edit(Record, frozen=True):

@@ -135,6 +135,8 @@ def _combinations(pick: random.Random, whole: Profile, count: int) -> Iterator[C
     dealt = {field: _dealt(pick, getattr(whole, options), count) for field, options in COMPILED.items()}
     for i, size in enumerate(sizes):
         some = set(itertools.islice(features, size))
+        if "window" in some and pick.random() < 0.5:  # its right side shows where nothing is causal
+            some.add("non_causal")
         names = tuple(name for name in whole.features if name in some)
         yield Constants(**{field: options[i] for field, options in dealt.items()}, features=names)
 

@@ -123,7 +123,15 @@ class Row:
         if len(columns) > 1:
             return f"{listed(tokens, 'token')} ({listed(columns, 'column')} of the table)"
         offsets = listed((token % size for token in tokens), "slot")
-        return f"{listed(tokens, 'token')} (column {columns[0]} of the table, block {table[columns[0]]}, {offsets})"
+        block = int(table[columns[0]])
+        place = f"column {columns[0]} of the table, block {block}, {offsets}{self._shared(block)}"
+        return f"{listed(tokens, 'token')} ({place})"
+
+    def _shared(self, block: int) -> str:
+        """Who else has the block, in words."""
+        tables = enumerate(self.materials.geometry.tables)
+        others = [i for i, table in tables if i != self.sequence and block in table]
+        return f"; {listed(others, 'sequence')} {'has' if len(others) == 1 else 'have'} it too" if others else ""
 
     # --- sentences -------------------------------------------------------------------------------------------
 
@@ -191,7 +199,9 @@ class Row:
             return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}"
         padding = self.materials.inputs.block_tables.view[self.sequence, len(tables[self.sequence]) :]
         if block in padding.tolist():
-            return "only the padding of the table names that block: the loop over blocks goes one too far"
+            empty = self.case.batch[self.sequence].kv_len == 0
+            why = "a sequence without tokens is walked" if empty else "the loop over blocks goes one too far"
+            return f"only the padding of the table names that block: {why}"
         return "no sequence owns that block"
 
     def hidden(self) -> Iterator[str]:

@@ -81,7 +81,8 @@ class Subject:
 
     def declines(self, case: Case) -> str | None:
         """Why this subject cannot do the case, or None."""
-        return declines(self.declaration, case)
+        earlier = case.before and declines(self.declaration, case.before)
+        return declines(self.declaration, case) or (f"the call before it: {earlier}" if earlier else None)
 
 
 def subject(op: str = "decode", **declared: Any) -> Callable[[Function], Function]:
@@ -227,7 +228,7 @@ def _outside_geometry(declared: Declaration, case: Case) -> str | None:
 
 
 def _outside_limits(declared: Declaration, case: Case) -> str | None:
-    if not declared.empty_rows and any(seq.kv_len == 0 for seq in case.seqs):
+    if not declared.empty_rows and any(seq.kv_len == 0 or seq.kv_len < seq.query_len for seq in case.seqs):
         return "declares empty_rows=False"
     if not declared.shared_blocks and any(seq.shared_blocks for seq in case.seqs):
         return "declares shared_blocks=False"

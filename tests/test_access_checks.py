@@ -9,7 +9,7 @@ from attending import lens
 from hunting import changed
 
 from harness import subjects
-from harness.case import Case, Hints, replace
+from harness.case import Case, Hints, Seq, Slots, replace
 from harness.folders import folder as shipped
 from harness.mutants import plant
 from harness.ours import split_decode
@@ -115,6 +115,34 @@ def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -
     result = judged(SPLIT, mutant(tmp_path, "merge.py", "split_decode", (old, new)))
     assert result.findings == ()
     assert result.runs == judged(SPLIT, subjects.from_function(split_decode)).runs + 1  # with the scratch refilled
+
+
+def test_rows_of_an_allocated_output_that_no_program_writes_are_counted_and_placed(tmp_path: Path) -> None:
+    short = ("[(triton.cdiv(max_query_len, tile_q), ", "[(max_query_len // tile_q, ")
+    case = Case(op="extend", seqs=(Seq(query_len=18, kv_len=18),), num_q_heads=2)
+    result = run_case(case, mutant(tmp_path, "extend.py", "extend", short), "gridsim", thorough=True, explain=True)
+    finding = headline(result)
+    assert (finding.kind, finding.family, finding.where) == ("unwritten output", "wrong output", (0, 16, 0, 0))
+    assert finding.message == (
+        "64 of 576 elements of out were never written, first out[sequence 0, token 16, head 0, dim 0]"
+    )
+    assert finding.explains == ()  # what is not there has no weights
+    whole = replace(case, seqs=(Seq(query_len=16, kv_len=18),))
+    assert judged(whole, mutant(tmp_path, "extend.py", "extend", short)).findings == ()
+
+
+def test_a_write_before_the_cache_is_told_with_the_token_that_it_writes(tmp_path: Path) -> None:
+    truncated = (
+        "    if slot >= 0:\n        block = slot // block_size\n",
+        "    block = slot // block_size\n    if block >= 0:\n",
+    )
+    case = Case(op="cache_write", slots=Slots(tail_padding=1))
+    finding = headline(judged(case, mutant(tmp_path, "cache_write.py", "cache_write", truncated)))
+    assert (finding.kind, finding.detail) == ("bad write", "k_cache")
+    assert finding.explains == (
+        "it is K of a token to be skipped, whose slot is -1: such a token is written all the same",
+    )
+    assert judged(Case(op="cache_write"), mutant(tmp_path, "cache_write.py", "cache_write", truncated)).findings == ()
 
 
 # --- what is not the program's -----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The x-ray recovers the weights of any kernel, and says in words what is wrong with them; of a right one, nothing."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -212,6 +213,16 @@ def test_k_of_another_head_is_named_where_v_is_right() -> None:
     assert any("the weights are those of K 1 KV head further on" in words for words in told), told
 
 
+def test_q_that_is_read_from_another_row_is_named_with_its_token_and_head() -> None:
+    def run(inputs: Any) -> Any:
+        rows = inputs.q.reshape(-1, inputs.q.shape[2]).roll(-3, 0)
+        return right(dataclasses.replace(inputs, q=rows.reshape(inputs.q.shape)))
+
+    told = explained(TWO, run)
+    named = [re.search(r"those of q of token (\d), head (\d) of the batch: the offset of q", words) for words in told]
+    assert any(named), told
+
+
 @pytest.mark.parametrize(
     ("changes", "forgotten", "words"),
     [
@@ -289,3 +300,17 @@ def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
     first = int(probe.quiet(TWO).geometry.tables[0][0])
     result = run_case(TWO, torch_subject(run), "gridsim", thorough=True, explain=True)
     assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", ())]
+
+
+def test_a_block_that_is_left_to_the_sequence_that_shares_it_is_told_with_that_sequence() -> None:
+    seqs = (Seq(kv_len=16, tag=3), Seq(kv_len=20, tag=1, shares_prefix_with=3, shared_blocks=1))
+
+    def change(weights: torch.Tensor, inputs: Any, sequence: int) -> torch.Tensor:
+        kept = weights.clone()
+        kept[:, :16] = 0 if sequence else kept[:, :16]
+        return kept
+
+    told = explained(Case(seqs=seqs), weighing(change))
+    assert any("slots 0-15; sequence 0 has it too) have weight 0" in words for words in told), told
+    alone = explained(Case(seqs=lens(16, 20)), weighing(change))
+    assert not any("has it too" in words for words in alone), alone
