@@ -185,7 +185,7 @@ class Session:
         limit = None if deterministic else bound
         moved = [] if first.log_is_complete and not _dead_reads(first) else self._dead(first, limit)
         moved += self._related(relations.RENUMBER, first, limit)
-        moved += self._refilled(first, limit)
+        moved += self._refilled(first, limit) + self._undefined(first, limit)
         repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
         again = relations.REPEAT if self._under(relations.ORDER) is None else relations.ORDER
         return (self._related(again, first, None) if deterministic and repeats else []) or moved
@@ -196,6 +196,13 @@ class Session:
         found = self._related(relations.REFILL, first, limit) if reads else []
         told = {"accuses": tell_access(reads[0]), "line": reads[0].line} if reads else {}
         return [msgspec.structs.replace(finding, **told) for finding in found]
+
+    def _undefined(self, first: Observed, limit: Bound | None) -> list[Finding]:
+        """What a masked load without `other` leaves in the lanes that it shuts out must not reach the output."""
+        found = self._related(relations.UNDEFINED, first, limit) if first.undefined else []
+        places = ", ".join(f"{line} (of {tensor})" for line, tensor in first.undefined)
+        words = f"the load at {places}: lanes that its mask shuts out are undefined without `other`"
+        return [msgspec.structs.replace(f, accuses=words, line=first.undefined[0][0]) for f in found]
 
     def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
         finite = np.isfinite(np.asarray(first.out).astype(np.float64)).all()

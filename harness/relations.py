@@ -133,6 +133,17 @@ REFILL = Relation(
     Conditions(fill=0x55),
 )
 
+#: Only for a call with a masked load without `other`. The byte 0xFF makes NaN of floats and -1 of integers: where a 0
+#: would be harmless, such as in a product with a weight of 0, these are not.
+UNDEFINED = Relation(
+    "undefined lanes",
+    "uninitialised read",
+    lambda case: (case,),
+    "lanes that a masked load without `other` shuts out held NaN instead of 0",
+    "a masked load without `other`",
+    Conditions(lanes=0xFF),
+)
+
 
 def all_dead(case: Case, takes: Takes, dead: tuple[Relation, ...] = DEAD) -> Case:
     """Every dead thing re-poisoned at once."""

@@ -65,6 +65,7 @@ class Conditions:
 
     order: int | None = None  # a seed by which the programs of every grid are shuffled
     fill: int | None = None  # a byte that fills what torch allocates and does not write
+    lanes: int = 0  # a byte that fills lanes which a masked load without `other` shuts out
     owners: bool = False  # watch whose rows and blocks each program reads: slow, and changes nothing
 
 
@@ -105,6 +106,7 @@ class Observed:
     possible: frozenset[str] = field(default_factory=frozenset)  # and might have done
     compile_seconds: float = 0.0
     log_is_complete: bool = False  # every read was seen, so "no dead read" proves that none happened
+    undefined: tuple[tuple[str, str], ...] = ()  # (line, tensor) of masked loads without `other` that shut lanes out
 
 
 class Executor(Protocol):

@@ -46,7 +46,7 @@ class GridSim:
         """Call the subject once under gridsim."""
         placement = Placement(materials, "cpu")
         memory = declared(materials, placement)
-        memory.scratch.fill = self.conditions.fill
+        memory.scratch.fill, memory.lanes = self.conditions.fill, self.conditions.lanes
         if self.conditions.owners:
             owned(memory, materials, placement)
         reads, trace = TorchReads(placement), gridsim.Trace(memory, self.conditions.order, materials.case.hints.config)
@@ -58,6 +58,7 @@ class GridSim:
             behaviours=trace.behaviours,
             possible=trace.possible,
             log_is_complete=bool(trace.launches) and not reads.seen,
+            undefined=tuple(memory.undefined.items()),
         )
 
 
