@@ -16,6 +16,16 @@ _gather = _kernels("gather")
 _merge = _kernels("merge")
 
 _READING = ("strides", "types", "lengths", "blocks", "devices")
+#: Nothing is rounded before the output is.
+_IN_FLOAT32 = {
+    "dot": "ieee",
+    "qk_accumulator": "float32",
+    "pv_accumulator": "float32",
+    "score_dtype": "float32",
+    "p_dtype": "float32",
+    "sum_accumulator": "float32",
+    "partial_dtype": "float32",
+}
 _ATTENTION: dict[str, Any] = {
     "window": True,
     "softcap": True,
@@ -32,6 +42,7 @@ _ATTENTION: dict[str, Any] = {
     "fixed_splits": True,
     "layout_invariant": True,
     "promises": (*_READING, "heads"),
+    "arithmetic": _IN_FLOAT32,
 }
 
 

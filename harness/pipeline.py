@@ -108,7 +108,7 @@ class Session:
             return self.declined(reason)
         reading = _read(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic), reading.arithmetic)
-        findings = self.explained(base_findings(run), materials)
+        findings = self.explained(_unkept(base_findings(run), reading), materials)
         if observed.out is not None:
             self.truth = run.bound
             findings += self.compared(observed, run.bound)
@@ -251,6 +251,15 @@ class Session:
             runs=self.runs,
             compile_seconds=round(self.compile_seconds, 6),
         )
+
+
+def _unkept(findings: list[Finding], reading: Reading) -> list[Finding]:
+    """A number beyond its bound with the promises that the kernel breaks."""
+    numbers = ("accuracy", "inexact")
+    return [
+        msgspec.structs.replace(f, explains=(*f.explains, *reading.broken)) if f.kind in numbers else f
+        for f in findings
+    ]
 
 
 def _dead_reads(observed: Observed) -> bool:
