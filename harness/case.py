@@ -32,6 +32,9 @@ Values = Literal[
     "descending_max",
     "two_level",
     "powers_of_two",
+    "far_above",
+    "far_below",
+    "edges",
 ]
 Poison = Literal["nan", "inf", "huge", "zero", "random_bits"]
 

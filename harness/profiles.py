@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import NEW_KV, Case, Float, KvFloat, Op, Record
+from harness.case import FP8, NEW_KV, Case, Float, KvFloat, Op, Record
 from harness.subjects import Declaration
 
 T = TypeVar("T")
@@ -21,8 +21,12 @@ JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
     "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
-    "two_level", "powers_of_two",
+    "two_level", "powers_of_two", "far_above", "far_below",
 )  # fmt: skip
+#: Values that only an FP8 cache makes anything of.
+FP8_VALUES = ("edges",)
+#: Scores so far from 0 that a softcap holds them all, and an exponential of one overflows.
+EXTREME = ("large", "far_above", "far_below")
 #: The last one is ln 2: with values `powers_of_two`, weights are powers of two.
 SCALES = (None, 0.25, 1.0, 0.0884, 0.6931471805599453)
 TABLE_PADS = ("minus_one", "zero", "huge", "other")
@@ -144,6 +148,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
         "poisons": finite,
+        "values": VALUES if set(declared.kv_dtypes).isdisjoint(FP8) else (*VALUES, *FP8_VALUES),
         "scales": SCALES if declared.scales else (None,),
         "op": declared.op,
         "kv_dtypes": _allowed(KV_DTYPES, declared.kv_dtypes),

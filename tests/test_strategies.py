@@ -68,6 +68,19 @@ def test_everything_that_the_issue_names_is_drawn():
     assert {(case.num_q_heads, case.num_kv_heads) for case in everything} == set(profiles.HEADS)
 
 
+def test_edges_of_fp8_are_drawn_where_there_is_fp8_and_nowhere_else():
+    found = drawn(profile(OURS, 1), 400)
+    assert {case.kv_dtype != "same" for case in found if case.values == "edges"} == {True}
+    assert "edges" not in profiles.whole_profile(declare(op="decode")).values
+
+
+def test_where_a_softcap_has_to_hold_them_half_of_the_scores_are_extreme():
+    found = [case for number in range(4) for case in drawn(profile(OURS, number), 100, number)]
+    extreme = [case.values in profiles.EXTREME for case in found if case.softcap]
+    assert sum(extreme) > len(extreme) / 4
+    assert sum(case.values in profiles.EXTREME for case in found if not case.softcap) < len(found) / 3
+
+
 def test_lengths_lean_towards_edges():
     lengths = Counter(seq.kv_len for case in drawn(profiles.Profile(block_sizes=(16,)), 400) for seq in case.seqs)
     edges = sum(lengths[n] for n in (1, 15, 16, 17, 31, 32, 33, 47, 48, 49))
