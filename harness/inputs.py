@@ -259,10 +259,23 @@ def _states(case: Case) -> dict[str, Tensor | None]:
     if case.op != "merge":
         return {"state_outs": None, "state_lses": None}
     outs, lses = partial_states(case)
-    tensor = dense(outs.shape, case.dtype)
-    tensor.view[...] = values.cast(outs, case.dtype)
-    tensor.state[~np.isnan(outs)] = LIVE
-    return {"state_outs": tensor, "state_lses": _vector(lses, "float32")}
+    state_outs = strided(outs.shape, _state_strides(case, outs.shape), case.dtype)
+    state_outs.view[...] = values.cast(outs, case.dtype)
+    state_outs.state[~np.isnan(outs)] = LIVE
+    state_lses = strided(lses.shape, _state_strides(case, (*lses.shape, 1))[:-1], "float32")
+    _write(state_lses, ..., lses)
+    return {"state_outs": state_outs, "state_lses": state_lses}
+
+
+def _state_strides(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of [states, tokens, heads, dim]: dense, a slice of something wider, or heads before tokens, as q is laid out."""
+    _, tokens, heads, dim = shape
+    if case.q_layout == "fused_qkv":
+        row = heads * (dim + 3) + 1
+        return tokens * row + 2, row, dim + 3, 1
+    if case.q_layout == "transposed_heads":
+        return heads * tokens * dim, dim, tokens * dim, 1
+    return contiguous(shape)
 
 
 # --- the block table ---------------------------------------------------------------------------------------------

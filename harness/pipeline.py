@@ -128,7 +128,9 @@ class Session:
     def xrayed(self, findings: list[Finding]) -> list[Finding]:
         """The findings of an output that is wrong by itself, with what the weights behind it say."""
         wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
-        if not wrong or self.lost:
+        if (
+            not wrong or self.lost or any(f.kind == "unwritten output" for f in wrong)
+        ):  # what is not there has no weights
             return findings
         words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))

@@ -16,6 +16,7 @@ def size(case: Case) -> tuple[Any, ...]:
     """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
     tokens = sum(seq.kv_len + seq.query_len for seq in case.seqs) + case.tile.end + case.tile.start
     tokens += case.slots.holes + case.slots.tail_padding + case.padding_rows
+    tokens += sum(2 * (seq.query_len - seq.kv_len) for seq in case.seqs if 0 < seq.kv_len < seq.query_len)
     written = len(msgspec.json.encode(without_defaults(case)))
     features = sum(trait.has(case) for trait in FEATURES)
     plain = (len(traits(case)), written, case.data_seed, case.geometry_seed)
@@ -114,8 +115,11 @@ def _shorter(case: Case) -> Iterator[Case]:
 
 
 def _fewer_queries(case: Case) -> Iterator[Case]:
-    """Each query_len to 1, to half, and one less."""
+    """Each query_len to 1, to half, and one less; what is longer than its sequence to two queries of one token."""
     for i, seq in enumerate(case.seqs):
+        if seq.query_len > seq.kv_len > 1:
+            two = Seq(query_len=2, kv_len=1, tag=seq.tag)
+            yield from _legal(case, seqs=(*case.seqs[:i], two, *case.seqs[i + 1 :]))
         for query_len in dict.fromkeys((1, seq.query_len // 2, seq.query_len - 1)):
             if 0 < query_len < seq.query_len:
                 fewer = msgspec.structs.replace(seq, query_len=query_len)

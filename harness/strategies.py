@@ -29,6 +29,8 @@ from harness.traits import resized
 QUERY_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
 #: How many of them, the longest that a case has room for, are drawn more often: few cases have room.
 LONG_EDGES = 3
+#: By so many a sequence may have more queries than tokens.
+MORE_QUERIES = (1, 3)
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -261,16 +263,21 @@ def _only_new(options: Profile) -> bool:
 
 
 def _query_len(draw: Draw, options: Profile, kv_len: int, cap: int) -> int:
-    """One token (decode), a few (verification), all of them (prefill), or anything between (a chunk)."""
+    """One token (decode), a few (verification), all of them (prefill), or anything between (a chunk).
+
+    A padded verification has more queries than tokens: the first of them stand before the first key.
+    """
     if options.op not in NEW_TOKENS:
         return 1
     if _only_new(options):
         return kv_len
     most = max(1, min(kv_len, cap, LONGEST_CHUNK))
     edges = [n for n in QUERY_EDGES if n <= most]
-    sizes = sorted({1, 2, min(most, 8), most, *edges})
+    sizes = sorted({1, min(most, 2), min(most, 8), most, *edges})
     if options.empty_rows and options.op == "extend":
         sizes.append(0)
+    if options.empty_rows:
+        sizes += [kv_len + more for more in MORE_QUERIES if kv_len + more <= min(cap, LONGEST_CHUNK)]
     longest = sizes if len(edges) < LONG_EDGES else edges[-LONG_EDGES:]
     return draw(st.one_of(st.integers(1, most), st.sampled_from(sizes), st.sampled_from(longest)))  # type: ignore[no-any-return]
 

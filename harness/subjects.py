@@ -227,7 +227,7 @@ def _outside_geometry(declared: Declaration, case: Case) -> str | None:
 
 
 def _outside_limits(declared: Declaration, case: Case) -> str | None:
-    if not declared.empty_rows and any(seq.kv_len == 0 for seq in case.seqs):
+    if not declared.empty_rows and any(seq.kv_len == 0 or seq.kv_len < seq.query_len for seq in case.seqs):
         return "declares empty_rows=False"
     if not declared.shared_blocks and any(seq.shared_blocks for seq in case.seqs):
         return "declares shared_blocks=False"

@@ -90,7 +90,16 @@ def _spare(case: Case) -> bool:
 
 
 def _empty(case: Case) -> bool:
-    return any(seq.kv_len == 0 for seq in case.seqs)
+    return any(has_empty_row(seq) for seq in case.seqs)
+
+
+def has_empty_row(seq: Seq) -> bool:
+    """Whether the sequence has no keys, or more queries than keys: then the first of them see none."""
+    return seq.kv_len == 0 or seq.kv_len < seq.query_len
+
+
+def _filled(case: Case, seq: Seq) -> int:
+    return max(seq.kv_len, seq.query_len) if seq.kv_len else case.block_size
 
 
 def _longest(case: Case, seq: Seq) -> int:  # noqa: ARG001  (one of several ways to change a length)
@@ -148,7 +157,7 @@ TRAITS = (
         _lengths(_one_block),
     ),
     Trait("scale given", 1, lambda c: c.scale is not None, _reset("scale"), "scales=False"),
-    Trait("empty row", 2, _empty, _lengths(lambda case, seq: seq.kv_len or case.block_size), "empty_rows=False"),
+    Trait("empty row", 2, _empty, _lengths(_filled), "empty_rows=False"),
     Trait("ragged lengths", 2, _ragged, _lengths(_longest)),
     Trait("partly filled block", 2, _partial, _lengths(_whole_blocks)),
     Trait(

@@ -9,7 +9,7 @@ from attending import lens
 from hunting import changed
 
 from harness import subjects
-from harness.case import Case, Hints, replace
+from harness.case import Case, Hints, Seq, Slots, replace
 from harness.folders import folder as shipped
 from harness.mutants import plant
 from harness.ours import split_decode
@@ -135,10 +135,41 @@ def test_lanes_that_a_masked_load_without_other_leaves_undefined_are_found_and_n
 def test_undefined_lanes_that_are_masked_later_are_legal(tmp_path: Path) -> None:
     k_load = V_LOAD.replace("v", "k")
     changes = ((k_load, "tl.load(k_cache_ptr + k_offset, mask=in_tile)"),)
-    assert (kernels() / "decode.py").read_text().count(k_load) == 1
+    assert (shipped("kernels") / "decode.py").read_text().count(k_load) == 1
     result = judged(PLAIN, mutant(tmp_path, "decode.py", "decode", *changes))  # hidden scores are replaced
     assert result.findings == ()
     assert result.runs == judged(PLAIN, subjects.load("ours.decode")).runs + 1  # with the lanes refilled
+
+
+# --- what is written, and what is not ----------------------------------------------------------------------------
+
+
+def test_rows_of_an_allocated_output_that_no_program_writes_are_counted_and_placed(tmp_path: Path) -> None:
+    short = ("[(triton.cdiv(max_query_len, tile_q), ", "[(max_query_len // tile_q, ")
+    case = Case(op="extend", seqs=(Seq(query_len=18, kv_len=18),), num_q_heads=2)
+    result = run_case(case, mutant(tmp_path, "extend.py", "extend", short), "gridsim", thorough=True, explain=True)
+    finding = headline(result)
+    assert (finding.kind, finding.family, finding.where) == ("unwritten output", "wrong output", (0, 16, 0, 0))
+    assert finding.message == (
+        "64 of 576 elements of out were never written, first out[sequence 0, token 16, head 0, dim 0]"
+    )
+    assert finding.explains == ()  # what is not there has no weights
+    whole = replace(case, seqs=(Seq(query_len=16, kv_len=18),))
+    assert judged(whole, mutant(tmp_path, "extend.py", "extend", short)).findings == ()
+
+
+def test_a_write_before_the_cache_is_told_with_the_token_that_it_writes(tmp_path: Path) -> None:
+    truncated = (
+        "    if slot >= 0:\n        block = slot // block_size\n",
+        "    block = slot // block_size\n    if block >= 0:\n",
+    )
+    case = Case(op="cache_write", slots=Slots(tail_padding=1))
+    finding = headline(judged(case, mutant(tmp_path, "cache_write.py", "cache_write", truncated)))
+    assert (finding.kind, finding.detail) == ("bad write", "k_cache")
+    assert finding.explains == (
+        "it is K of a token to be skipped, whose slot is -1: such a token is written all the same",
+    )
+    assert judged(Case(op="cache_write"), mutant(tmp_path, "cache_write.py", "cache_write", truncated)).findings == ()
 
 
 # --- what is not the program's -----------------------------------------------------------------------------------

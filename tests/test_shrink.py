@@ -98,6 +98,12 @@ def test_an_empty_row_stays_where_the_fault_needs_it() -> None:
     assert shrink(LARGE, lambda case: any(seq.kv_len == 0 for seq in case.seqs)) == Case(seqs=lens(0))
 
 
+def test_of_more_queries_than_tokens_two_of_one_stay() -> None:
+    case = replace(LARGE, op="extend", seqs=(Seq(query_len=40, kv_len=37), Seq(kv_len=30, tag=3)))
+    least = shrink(case, lambda case: any(0 < seq.kv_len < seq.query_len for seq in case.seqs))
+    assert least == Case(op="extend", seqs=(Seq(query_len=2, kv_len=1),))
+
+
 def test_of_skipped_slots_one_stays() -> None:
     case = Case(op="cache_write", seqs=(Seq(query_len=20, kv_len=20),), slots=Slots(holes=2, tail_padding=3))
     least = shrink(case, lambda case: case.slots.holes + case.slots.tail_padding > 0)

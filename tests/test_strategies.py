@@ -180,6 +180,15 @@ def test_prefills_chunks_verifications_and_single_tokens_are_all_drawn(op):
     assert any(1 == seq.query_len < seq.kv_len for seq in seqs)
 
 
+@pytest.mark.parametrize("op", NEW_TOKENS)
+def test_a_sequence_may_have_more_queries_than_tokens_where_empty_rows_are_declared(op):
+    more = [seq for case in whole(op) for seq in case.seqs if seq.query_len > seq.kv_len]
+    assert any(seq.kv_len > 1 for seq in more)
+    assert not any(
+        seq.query_len > seq.kv_len for case in drawn(Profile(op=op, empty_rows=False), 200) for seq in case.seqs
+    )
+
+
 def test_long_chunks_are_common_where_there_is_room_for_them():
     seqs = [seq for case in drawn(Profile(op="extend", heads=((2, 1),)), 400) for seq in case.seqs if seq.kv_len > 65]
     lens = Counter(seq.query_len for seq in seqs)

@@ -92,6 +92,15 @@ def test_each_trait_is_seen_and_taken_away_alone(trait: Trait) -> None:
     assert traits(plain) < traits(case)
 
 
+def test_rows_before_the_first_key_are_empty_ones() -> None:
+    case = Case(op="extend", seqs=(Seq(query_len=20, kv_len=16),))
+    assert "empty row" in traits(case)
+    assert declines(declare(op="extend", empty_rows=False), case) == "declares empty_rows=False"
+    plain = BY_NAME["empty row"].without(case)
+    assert plain.seqs == (Seq(query_len=20, kv_len=20),)
+    assert declines(declare(op="extend", empty_rows=False), plain) is None
+
+
 @pytest.mark.parametrize("op", get_args(Op))
 def test_every_trait_is_taken_from_any_drawn_case(op: Op) -> None:
     new_kv = NEW_KV if op == "extend" else NEW_KV[:1]

@@ -99,7 +99,7 @@ class Observed:
     complaint: str = ""  # the wrong kind of output, in words
     outside: tuple[Written, ...] = ()  # fences, and gaps between strides
     changed: tuple[Written, ...] = ()  # inputs
-    unwritten: int = 0  # elements of a given `out` that nobody wrote
+    unwritten: Array | None = None  # elements of `out` that nobody wrote, bool in its shape; None: all are written
     accesses: tuple[BadAccess, ...] = ()
     ttir: tuple[str, ...] = ()
     behaviours: frozenset[str] = field(default_factory=frozenset)  # "decode.py:34 mask mixed": what the source did
@@ -225,12 +225,13 @@ class Placement:
         got, was = float(after[first]), float(tensor.storage.data[first])
         return Written(" or ".join(names), first - tensor.offset, got, was, len(beyond))
 
-    def unwritten(self) -> int:
-        """How many elements of a given `out` still hold the poison's exact bits."""
+    def unwritten(self) -> Array | None:
+        """Which elements of a given `out` still hold the poison's exact bits; None where none does."""
         if self.materials.inputs.out is None:
-            return 0
+            return None
         after = bits(to_numpy(self.after(self.materials.inputs.out)))
-        return int((after == bits(self.materials.inputs.out.view.copy())).sum())
+        kept = after == bits(self.materials.inputs.out.view.copy())
+        return kept if kept.any() else None
 
 
 def observe(subject: Subject, placement: Placement) -> Observed:

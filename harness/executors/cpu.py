@@ -145,19 +145,30 @@ def owned(memory: gridsim.Memory, materials: Materials, placement: Placement) ->
 def _supported(subject: Subject, placement: Placement, reads: TorchReads, trace: gridsim.Trace) -> Observed:
     """Call the subject under gridsim; what looks at tensors afterwards is not watched."""
     refused: list[str] = []
+    unwritten: list[Any] = []
 
     def run(inputs: object) -> object:
         try:
             with gridsim.traced(trace), reads:
-                return subject.run(inputs)
+                returned = subject.run(inputs)
+            unwritten.extend(_unwritten(trace, returned))
+            return returned
         except gridsim.Unsupported as error:
             refused.append(str(error))
             raise
 
     observed = observe(replace(subject, run=run), placement)
     if not refused:
-        return observed
+        kept = unwritten[0] if observed.out is not None and observed.unwritten is None and unwritten else None
+        return replace(observed, unwritten=observed.unwritten if kept is None else kept)
     return Observed(failure=Failure("Unsupported", refused[0], "", unsupported=True))
+
+
+def _unwritten(trace: gridsim.Trace, returned: Any) -> list[Any]:
+    """Of an output that the subject allocated: which elements no kernel wrote, where there are any."""
+    out = next(iter(_tensors([returned])), None)
+    found = None if out is None else trace.memory.scratch.untouched(out)
+    return [found] if found is not None and found.any() else []
 
 
 def _bad_access(access: gridsim.Access) -> BadAccess:
