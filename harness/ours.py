@@ -1,5 +1,6 @@
 """Our own kernels as subjects."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,8 +37,10 @@ _ATTENTION: dict[str, Any] = {
 
 
 def _features(inputs: Any) -> dict[str, Any]:
-    names = ("scale", "window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
-    return {name: getattr(inputs, name) for name in names} | {"return_lse": inputs.want_lse}
+    names = ("window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
+    usual = inputs.scale == 1.0 / math.sqrt(inputs.q.shape[2])
+    given = {"scale": None if usual else inputs.scale, "return_lse": inputs.want_lse}  # the default is tested too
+    return {name: getattr(inputs, name) for name in names} | given
 
 
 def _paged(inputs: Any) -> tuple[Any, ...]:

@@ -219,8 +219,8 @@ PLANTED = (
     Planted(
         name="scale-off-by-one-per-cent",
         file=DECODE,
-        old="else float(scale)",
-        new="else 1.01 * float(scale)",
+        old="scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),",
+        new="scale=1.01 * (1.0 / math.sqrt(head_dim) if scale is None else float(scale)),",
         story="the scale is 1 % too large, well inside the usual tolerances for fp16",
         expects="wrong output",
         minimal=PLAIN | {"dtype": "float16"},

@@ -363,3 +363,10 @@ def test_the_wrong_twin_differs_in_one_line_of_code_and_is_wrong() -> None:
     assert len(code) == 1
     with pytest.raises(AssertionError):
         call(Case(), example("my_decode_wrong"))
+
+
+@pytest.mark.parametrize(("changes", "given"), [({}, None), ({"head_dim": 40}, None), ({"scale": 0.25}, 0.25)])
+def test_a_scale_that_is_the_default_is_left_to_the_wrapper(changes: dict[str, Any], given: float | None) -> None:
+    """Else a wrong default would never be seen: 0.25 is one for head_dim 16, and not for 40."""
+    inputs = materialise(replace(Case(head_dim=40) if "scale" in changes else Case(), **changes)).inputs
+    assert ours._features(inputs)["scale"] == given
