@@ -13,7 +13,9 @@ Op = Literal["decode", "extend", "cache_write", "step", "gather", "merge"]
 Float = Literal["float32", "float16", "bfloat16"]
 KvFloat = Literal["same", "float32", "float16", "bfloat16", "e4m3", "e5m2"]
 FP8 = ("e4m3", "e5m2")
-Placement = Literal["in_order", "reversed", "shuffled", "interleaved", "far"]
+Placement = Literal["in_order", "reversed", "shuffled", "interleaved", "far", "farther"]
+#: Placements of blocks whose offsets do not fit in 32 bits: with a sign, and without one.
+FAR = ("far", "farther")
 TablePad = Literal["minus_one", "zero", "huge", "other"]
 Layout = Literal["nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset"]
 SoloLayout = Literal["same", "nhd", "hnd", "padded", "offset"]

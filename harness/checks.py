@@ -16,6 +16,7 @@ from harness.inputs import Materials
 from harness.operations import gathered_tile
 from harness.results import Finding
 from harness.tensors import Array
+from harness.wraps import wrap
 from harness.writes import CACHES
 
 
@@ -69,7 +70,17 @@ def bad_accesses(run: Run) -> Iterator[Finding]:
     for access in run.observed.accesses:
         if access.kind not in (*SUSPECT, *WRONG_AT_ONCE):
             kind = "bad write" if access.kind.endswith("write") else "bad read"
-            yield Finding(kind=kind, detail=access.tensor, message=tell_access(access), line=access.line)
+            accused = _accused(run.materials, access)
+            yield Finding(
+                kind=kind, detail=access.tensor, message=tell_access(access), line=access.line, accuses=accused
+            )
+
+
+def _accused(materials: Materials, access: BadAccess) -> str:
+    """What a place that nobody has suggests."""
+    if found := wrap(materials, access):
+        return found
+    return "strides that are not the tensor's own" if access.story == "in a gap" else ""
 
 
 def wrapped(run: Run) -> Iterator[Finding]:

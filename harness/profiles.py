@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import NEW_KV, Case, Float, KvFloat, Op, Record
+from harness.case import FAR, NEW_KV, Case, Float, KvFloat, Op, Record
 from harness.subjects import Declaration
 
 T = TypeVar("T")
@@ -18,6 +18,7 @@ BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
 DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
+PLACEMENTS = ("in_order", "reversed", "shuffled", "interleaved", *FAR)
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
     "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
@@ -73,7 +74,7 @@ class Profile(Record, frozen=True):
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
     q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
-    placements: tuple[str, ...] = ("in_order", "reversed", "shuffled", "interleaved", "far")
+    placements: tuple[str, ...] = PLACEMENTS
     table_dtypes: tuple[str, ...] = ("int32", "int64")
     table_pads: tuple[str, ...] = TABLE_PADS
     poisons: tuple[str, ...] = POISONS
@@ -140,7 +141,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "layouts": _allowed(LAYOUTS, declared.layouts),
         "v_layouts": _v_layouts(declared),
         "q_layouts": _allowed(("contiguous", "fused_qkv", "transposed_heads"), declared.q_layouts),
-        "placements": _allowed(("in_order", "reversed", "shuffled", "interleaved", "far"), declared.placements),
+        "placements": _allowed(PLACEMENTS, declared.placements),
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
         "poisons": finite,
@@ -205,7 +206,7 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
     if rungs < 4:
         changes["heads"] = tuple(h for h in whole.heads if h[0] == h[1]) or whole.heads[:1]
     if rungs < 5:
-        near = tuple(p for p in changes.get("placements", whole.placements) if p != "far")
+        near = tuple(p for p in changes.get("placements", whole.placements) if p not in FAR)
         changes["placements"] = near or whole.placements[:1]
     if rungs < 6:
         changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False, "configs": 1}

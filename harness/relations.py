@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from harness.bounds import Bound, exceeds
-from harness.case import Case, replace
+from harness.case import FAR, Case, replace
 from harness.executors.base import Conditions, Observed, bits
 from harness.results import Finding
 
@@ -45,7 +45,7 @@ def renumbered(case: Case) -> Iterator[Case]:
     for placement in ("shuffled", "reversed", "interleaved"):
         if placement != case.placement:
             yield replace(elsewhere, placement=placement)
-    if case.placement in ("shuffled", "reversed", "far"):
+    if case.placement in ("shuffled", "reversed", *FAR):
         yield elsewhere
 
 

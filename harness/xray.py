@@ -6,7 +6,7 @@ import numpy as np
 
 from harness import factors
 from harness.bounds import exceeds
-from harness.case import Case, replace
+from harness.case import FAR, Case, replace
 from harness.inputs import materialise
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
@@ -40,7 +40,7 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
 
 
 def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
-    if make is padded and (case.op == "merge" or case.placement == "far"):
+    if make is padded and (case.op == "merge" or case.placement in FAR):
         return ()
     found = weights(case, look, make)
     if found is None or not found.wrong.any():
