@@ -119,8 +119,8 @@ def _plainest(whole: Profile) -> Constants:
 
 
 def _combination(pick: random.Random, whole: Profile) -> Constants:
-    """Few features at a time: each alone, and pairs of them, show most."""
-    count = min(pick.choice((0, 1, 1, 2, 2, 3)), len(whole.features))
+    """Few features at a time show most; half of them at once are what brings any two together soon."""
+    count = min(pick.choice((0, 1, 1, 2, 3, (len(whole.features) + 1) // 2)), len(whole.features))
     return Constants(
         head_dim=pick.choice(whole.head_dims),
         block_size=pick.choice(whole.block_sizes),

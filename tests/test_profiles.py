@@ -45,6 +45,12 @@ def test_a_pool_of_constants_begins_with_the_plainest_and_changes_with_the_seed(
     )  # fmt: skip
 
 
+def test_any_two_features_meet_in_a_quarter_of_all_pools() -> None:
+    pools = [profile(split_decode.__kvetch__, seed).constants for seed in range(200)]
+    for two in itertools.combinations(whole_profile(split_decode.__kvetch__).features, 2):
+        assert sum(any(set(two) <= set(c.features) for c in pool) for pool in pools) > len(pools) / 4, two
+
+
 @pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write", "gather", "merge"])
 def test_an_operation_draws_the_features_that_it_has_a_use_for(op: Op) -> None:
     everything = whole_profile(declare(op=op, **dict.fromkeys(FEATURES, True)))
