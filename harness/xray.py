@@ -108,12 +108,23 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
     if found is None:
         return ()
     if not np.isfinite(found.got).all():
-        return ("the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read",)
+        return (_not_finite(case, look),)
     if len(where) == 3:
         return ("every weight is right: the output is, and only its lse is wrong",)
     return tuple(
         f"every weight is right while {words}" for name, words in POISONED.items() if _spoils(case, name, look)
     ) or ("every weight is right where V is 0 or 1: what is wrong depends on the values of V",)
+
+
+def _not_finite(case: Case, look: Look) -> str:
+    """Why an output is not finite whatever V holds: told apart by a K that gives every score 0."""
+    seen = look(quiet(replace(plain(case), values="uniform")))
+    if seen is None or np.isfinite(np.asarray(seen[0]).astype(np.float64)).all():
+        return "the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read"
+    return (
+        "the output is not finite though K and V are 0 everywhere: -inf is subtracted from -inf, as where a row sees "
+        "no key of a tile or of a split, or what is read is neither K nor V"
+    )
 
 
 def _spoils(case: Case, name: str, look: Look) -> bool:
