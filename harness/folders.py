@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
-    """`kernels`, `references` or `corpus`: inside the package in a wheel, beside it in a checkout."""
+    """`kernels`, `references`, `corpus` or `mutants`: inside the package in a wheel, beside it in a checkout."""
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from attending import lens
-from planted import Planted, kernels, plant
+from hunting import changed
 
 from harness import subjects
 from harness.case import Case, Hints, replace
+from harness.folders import folder as shipped
+from harness.mutants import plant
 from harness.ours import split_decode
 from harness.pipeline import run_case
 from harness.results import SEVERITY, Finding, Result
@@ -20,7 +22,7 @@ PLAIN = Case(seqs=lens(20, 40), num_q_heads=2, num_kv_heads=1, extra_columns=1, 
 
 def mutant(folder: Path, file: str, subject: str, *changes: tuple[str, str]) -> subjects.Subject:
     """Our kernel with some lines changed, the first in a file of ours and so on."""
-    name = plant(Planted("mutant", file, *changes[0], "", "", subject=subject), folder)
+    name = plant(changed(file, *changes[0], subject=subject), folder)
     for old, new in changes[1:]:
         source = (folder / file).read_text()
         assert source.count(old) == 1
@@ -102,7 +104,7 @@ def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_
 
 
 def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -> None:
-    source = (kernels() / "merge.py").read_text()
+    source = (shipped("kernels") / "merge.py").read_text()
     old = source[source.index("        if lse != -float") : source.index("    # If all are empty")]
     new = """        outs_offset = state * stride_outs_state + dim * stride_outs_dim
         out = tl.load(outs_ptr + outs_offset, mask=in_head, other=0.0).to(tl.float32)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from attending import RAGGED, attend, give, lens, right, torch_subject
-from planted import DECODE, Planted, plant
+from hunting import changed
 
 from harness import ours, subjects
 from harness.case import Case, Seq, Slots, States, Tile, replace
+from harness.mutants import plant
 from harness.ours import decode
 from harness.pipeline import run_case
 from harness.results import Finding, Result
@@ -111,7 +112,7 @@ def test_an_input_handed_back_as_the_output_is_named() -> None:
 
 
 def mutant(tmp_path: Path, old: str, new: str) -> subjects.Subject:
-    return subjects.load(plant(Planted("mutant", DECODE, old, new, "", ""), tmp_path))
+    return subjects.load(plant(changed("decode.py", old, new), tmp_path))
 
 
 def test_a_read_beyond_a_tensor_is_a_bad_read_though_the_output_is_right(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
     "attribution", "campaign", "commands", "control", "corpus", "doctor", "fuzz", "journal", "known", "machine",
-    "platforms", "pool", "replay", "report", "running", "screen", "shrink", "strategies", "subjects", "suite",
-    "summary", "tables", "traits", "__main__",
+    "mutants", "platforms", "pool", "replay", "report", "running", "screen", "shrink", "strategies", "subjects",
+    "suite", "summary", "tables", "traits", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
