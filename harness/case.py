@@ -122,6 +122,7 @@ class Case(Record, frozen=True):
     scale_granularity: Literal["tensor", "head"] = "tensor"
     causal: bool = True
     window: tuple[int, int] = (-1, -1)
+    slid_out: bool = False  # tokens before the window are gone: their slots and table entries may hold anything
     softcap: float = 0.0
     alibi: bool = False
     sinks: bool = False
@@ -198,6 +199,10 @@ class Case(Record, frozen=True):
         """Tokens that have slots in the sequence's blocks: all, but for dense new ones."""
         return self.cached_len(seq) if self.new_kv == "dense" else seq.kv_len
 
+    def slid(self, seq: Seq) -> int:
+        """How many tokens of the sequence have slid out of the window of all its queries, and are gone."""
+        return max(seq.kv_len - seq.query_len - self.window[0], 0) if self.slid_out else 0
+
     def blocks_of(self, seq: Seq) -> int:
         """How many logical blocks the sequence needs."""
         return -(-self.paged_len(seq) // self.block_size)
@@ -232,6 +237,8 @@ def _feature_complaints(case: Case) -> list[str]:
     found = []
     if min(case.window) < -1:
         found.append(f"window is {list(case.window)}, but each side should be -1 (unlimited) or a count from 0")
+    if case.slid_out and case.window[0] < 0:
+        found.append(f"slid_out is True, but window is {list(case.window)}: nothing slides out of an unlimited one")
     if not (case.softcap >= 0 and math.isfinite(case.softcap)):
         found.append(f"softcap is {case.softcap}, but should be 0 (off) or a positive number")
     if case.scale is not None and not (case.scale > 0 and math.isfinite(case.scale)):

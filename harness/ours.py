@@ -19,6 +19,7 @@ _merge = _kernels("merge")
 _READING = ("strides", "types", "lengths", "blocks", "devices")
 _ATTENTION: dict[str, Any] = {
     "window": True,
+    "slid_out": True,
     "softcap": True,
     "alibi": True,
     "sinks": True,

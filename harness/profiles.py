@@ -81,6 +81,7 @@ class Profile(Record, frozen=True):
     values: tuple[str, ...] = VALUES
     scales: tuple[float | None, ...] = SCALES
     features: tuple[str, ...] = FEATURES[:7]
+    slid_out: bool = False
     splits: bool = False
     configs: int = 1
     constants: tuple[Constants, ...] = ()  # when given, these combinations only
@@ -150,6 +151,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "kv_dtypes": _allowed(KV_DTYPES, declared.kv_dtypes),
         "new_kv": _allowed(NEW_KV, declared.new_kv),
         "features": tuple(name for name in useful(declared.op) if getattr(declared, name)),
+        "slid_out": declared.slid_out and declared.window,
         "splits": declared.splits,
         "configs": declared.configs,
         "empty_rows": declared.empty_rows,
@@ -209,13 +211,15 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
         near = tuple(p for p in changes.get("placements", whole.placements) if p not in FAR)
         changes["placements"] = near or whole.placements[:1]
     if rungs < 6:
-        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False, "configs": 1}
+        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1]}
+        changes |= {"slid_out": False, "splits": False, "configs": 1}
     return Profile(**({name: getattr(whole, name) for name in Profile.__struct_fields__} | changes))
 
 
 def not_drawn(declared: Declaration) -> tuple[str, ...]:
     """The features that a subject does not declare, so that no case has them."""
-    return tuple(name for name in useful(declared.op) if not getattr(declared, name))
+    gone = ("slid_out",) if declared.window and not declared.slid_out else ()
+    return (*(name for name in useful(declared.op) if not getattr(declared, name)), *gone)
 
 
 def useful(op: str) -> tuple[str, ...]:

@@ -59,11 +59,19 @@ def test_an_operation_draws_the_features_that_it_has_a_use_for(op: Op) -> None:
     assert not_drawn(declare(op=op)) == useful(op)
 
 
+def test_tokens_that_slide_out_are_not_missed_where_there_is_no_window() -> None:
+    assert "slid_out" not in not_drawn(declare())
+    assert not_drawn(declare(**dict.fromkeys(FEATURES, True))) == ("slid_out",)
+    assert not_drawn(declare(**dict.fromkeys((*FEATURES, "slid_out"), True))) == ()
+
+
 @pytest.mark.parametrize(
     ("declared", "field", "drawn"),
     [
         ({"kv_dtypes": ("same", "e5m2")}, "kv_dtypes", ("same", "e5m2")),
         ({"splits": True}, "splits", True),
+        ({"window": True, "slid_out": True}, "slid_out", True),
+        ({"slid_out": True}, "slid_out", False),
         ({"groups": (8,)}, "heads", ((8, 1), (16, 2))),
         ({"groups": (13,)}, "heads", ((13, 1),)),
         ({"head_dims": (48, 64)}, "head_dims", (64, 48)),

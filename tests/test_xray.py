@@ -272,6 +272,27 @@ def test_a_wrong_lse_beside_right_weights_is_told_so() -> None:
     assert told == ("every weight is right: the output is, and only its lse is wrong",)
 
 
+@pytest.mark.parametrize(
+    ("changes", "spoil", "words"),
+    [
+        ({}, lambda out, lse: (out * torch.where(lse.isinf(), torch.nan, 1.0)[..., None], lse), "0 is divided by"),
+        ({"want_lse": True}, lambda out, lse: (out, lse.clamp(min=-1e30)), "its lse should be -inf"),
+        (
+            {"want_lse": True, "sinks": True},
+            lambda out, lse: (out, torch.where((out == 0).all(dim=2), lse + 1, lse)),
+            "its lse should be that of the sink alone",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_row_without_keys_is_told(changes: dict[str, Any], spoil: Any, words: str) -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = spoil(*attend(inputs))
+        return (out, lse) if inputs.want_lse else out
+
+    told = explained(replace(TWO, seqs=lens(0, 21), **changes), run)
+    assert any(f"sequence 0 has no key: {words}" in sentence or words in sentence for sentence in told), told
+
+
 def test_a_v_that_is_a_prefix_of_k_is_not_probed() -> None:
     case = replace(TWO, num_kv_heads=1, v_is_k_prefix=True)
     assert xray.explain(case, session(case, torch_subject(right)).look) == ()

@@ -117,12 +117,20 @@ WORDS = {
 }
 
 
+#: The same where tokens have slid out of the window.
+SLID = {
+    "k_cache": "no token lies in this slot, or one that slid out of the window",
+    "v_cache": "no token lies in this slot, or one that slid out of the window",
+    "block_tables": "past the end of row {0}, or before its window",
+}
+
+
 def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
     """Tell gridsim which elements are live, and that nobody has written `out`."""
-    memory = gridsim.Memory()
+    memory, words = gridsim.Memory(), WORDS | (SLID if materials.case.slid_out else {})
     for name, tensor in materials.inputs.tensors().items():
         state = None if name == "out" else tensor.storage.state
-        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=WORDS.get(name, ""))
+        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=words.get(name, ""))
     if placement.inputs.out is not None:
         memory.unwritten(placement.inputs.out)
     return memory
