@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from harness.campaign import LADDER
 from harness.case import Op
 from harness.ours import cache_write, decode, extend, gather, merge, split_decode, step
 from harness.profiles import FEATURES, POOL, USELESS, Profile, not_drawn, profile, useful, whole_profile
@@ -89,3 +90,13 @@ def test_what_is_declared_is_what_is_drawn(declared: dict, field: str, drawn: ob
 
 def test_whatever_is_declared_is_drawn_even_where_only_far_blocks_are() -> None:
     assert profile(declare(placements=("far",)), 1, rungs=1).placements == ("far",)
+
+
+def test_within_the_first_rounds_hardly_a_feature_is_missed_and_every_rung_has_a_turn() -> None:
+    assert set(LADDER) >= {1, 2, 3, 4, 5, 6}
+    declared, missed = split_decode.__kvetch__, 0
+    for seed in range(20):
+        rounds = [profile(declared, 100 * seed + number, step) for number, step in enumerate(LADDER[:6])]
+        drawn = {name for whole in rounds for constants in whole.constants for name in constants.features}
+        missed += len(set(whole_profile(declared).features) - drawn)
+    assert missed <= 20 * len(whole_profile(declared).features) / 50
