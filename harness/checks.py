@@ -16,6 +16,7 @@ from harness.inputs import Materials
 from harness.operations import gathered_tile
 from harness.results import Finding
 from harness.tensors import Array
+from harness.wraps import wrap
 from harness.writes import CACHES
 
 
@@ -71,7 +72,12 @@ def bad_accesses(run: Run) -> Iterator[Finding]:
             kind = "bad write" if access.kind.endswith("write") else "bad read"
             words = _left_there(run, access) if kind == "bad write" else ()
             yield Finding(
-                kind=kind, detail=access.tensor, message=tell_access(access), line=access.line, explains=words
+                kind=kind,
+                detail=access.tensor,
+                message=tell_access(access),
+                line=access.line,
+                accuses=_accused(run.materials, access),
+                explains=words,
             )
 
 
@@ -79,6 +85,13 @@ def _left_there(run: Run, access: BadAccess) -> tuple[str, ...]:
     """What lies outside the tensor since, where it is a new token's."""
     left = (written for written in run.observed.outside if access.tensor in written.tensor.split(" or "))
     return next((misplaced(run.materials, written) for written in left), ())
+
+
+def _accused(materials: Materials, access: BadAccess) -> str:
+    """What a place that nobody has suggests."""
+    if found := wrap(materials, access):
+        return found
+    return "strides that are not the tensor's own" if access.story == "in a gap" else ""
 
 
 def wrapped(run: Run) -> Iterator[Finding]:

@@ -35,7 +35,8 @@ def rest(row: Row) -> Iterator[str]:
         return
     if odd:
         return
-    words = _forgotten(row) or _tiles(row, there) or _twice(row, there) or power(got, true, within)
+    words = _forgotten(row) or _repeated(row, there) or _tiles(row, there) or _apart(row, there)
+    words = words or power(got, true, within)
     yield words or worst(row)
 
 
@@ -70,6 +71,8 @@ def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
         yield f"{off}: the scale of V, {scale:.4g}, is multiplied in twice"
     elif row.case.sinks and _close(ratio * row.true[row.visible].sum(), 1.0, relative):
         yield f"{off}: the sink does not count"
+    elif row.case.sinks and (times := _sinks(row, ratio, relative)):
+        yield f"{off}: the sink counts {times} times, as if each of {times} splits or tiles began with it"
     elif tile := _stale_normaliser(row, ratio, relative):
         yield (
             f"{off}: the normaliser is not rescaled when the maximum moves, so that it still counts the tiles before "
@@ -90,6 +93,16 @@ def _keys_of_score_0(row: Row, ratio: float, relative: float) -> int:
     count = (1 / ratio - 1) * per_key if ratio > 0 else 0.0
     keys, doubt = round(count), per_key / max(ratio, 1e-9) * (4 * relative + 1e-6)
     return keys if 1 <= keys <= MOST_KEYS and abs(count - keys) <= doubt < 0.05 else 0
+
+
+def _sinks(row: Row, ratio: float, relative: float) -> int:
+    """How often a sink counts whose weight makes the factor, 0 if no whole number from 2 does."""
+    weight = 1 - float(row.true[row.visible].sum())
+    if ratio <= 0 or weight <= 0:
+        return 0
+    count, doubt = 1 + (1 / ratio - 1) / weight, (4 * relative + 1e-6) / ratio / weight
+    times = round(count)
+    return times if 2 <= times <= MOST_KEYS and abs(count - times) <= doubt < 0.05 else 0
 
 
 def _stale_normaliser(row: Row, ratio: float, relative: float) -> str:
@@ -116,23 +129,37 @@ def _logs(row: Row) -> Array:
     return logs
 
 
-def _twice(row: Row, there: NDArray[np.bool_]) -> str:
-    """A few tokens count twice, the others alike."""
+def _repeated(row: Row, there: NDArray[np.bool_]) -> str:
+    """A few tokens count twice or more often, the others alike."""
+    ratios = np.sort(row.got[there] / row.true[there])
+    usual = float(ratios[(len(ratios) - 1) // 2])  # of two tokens, that of the lesser
+    if (odd := _odd_ones(row, there, usual)) is None:
+        return ""
+    tokens, times, alike = odd
+    if round(times) < 2 or not alike or abs(times - round(times)) >= 0.01:
+        return ""
+    amount = "twice" if round(times) == 2 else f"{round(times)} times"
+    return f"{row.where_is(tokens)} {'count' if len(tokens) > 1 else 'counts'} {amount}"
+
+
+def _apart(row: Row, there: NDArray[np.bool_]) -> str:
+    """A few tokens are off, the others are right for each other."""
+    if (odd := _odd_ones(row, there, float(np.median(row.got[there] / row.true[there])))) is None:
+        return ""
+    tokens, times, alike = odd
+    if len(tokens) > 1 and alike:
+        return f"{row.where_is(tokens)} count {times:.4g} times as much as they should: that tile is not rescaled"
+    return f"the scores of {row.where_is(tokens)} are wrong, those of the other tokens are right"
+
+
+def _odd_ones(row: Row, there: NDArray[np.bool_], usual: float) -> tuple[NDArray[np.int64], float, bool] | None:
+    """Tokens, half of all at most, that are off by more than the usual factor: by which, and whether all alike."""
     got, true, within = row.got[there], row.true[there], row.within[there]
-    ratios = got / true
-    usual = float(np.median(ratios))
     odd = np.abs(got - usual * true) > 2 * max(1.0, usual) * within
     if not 0 < odd.sum() <= len(odd) // 2:
-        return ""
-    tokens = np.sort(row.mine[there][odd])
+        return None
     times = float(got[odd].sum() / (usual * true[odd].sum()))
-    verb = "count" if len(tokens) > 1 else "counts"
-    if _fits(got[odd], times * usual * true[odd], within[odd], times * usual) and abs(times - round(times)) < 0.01:
-        amount = "twice" if round(times) == 2 else f"{times:.3g} times"
-        return f"{row.where_is(tokens)} {verb} {amount}"
-    if len(tokens) > 1 and _fits(got[odd], times * usual * true[odd], within[odd], times * usual):
-        return f"{row.where_is(tokens)} {verb} {times:.4g} times as much as they should: that tile is not rescaled"
-    return f"the scores of {row.where_is(tokens)} are wrong, those of the other tokens are right"
+    return np.sort(row.mine[there][odd]), times, _fits(got[odd], times * usual * true[odd], within[odd], times * usual)
 
 
 def _tiles(row: Row, there: NDArray[np.bool_]) -> str:

@@ -123,10 +123,16 @@ def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
     rows = slice(first, first + seq.query_len)
     blocks, offsets = _slots(materials.geometry, case, index)
     k, v = (_dequantised(materials, name, blocks, offsets) for name in ("k_cache", "v_cache"))
+    k, v = _kept(case, seq, k), _kept(case, seq, v)
     if case.new_kv == "dense":
         k, v = _followed(k, materials.inputs.k_new, rows, seq), _followed(v, materials.inputs.v_new, rows, seq)
     q = materials.inputs.q.view[rows]
     return (q if index < len(case.seqs) else np.zeros_like(q)), k, v  # what a padding row asks for does not matter
+
+
+def _kept(case: Case, seq: Seq, cached: Array) -> Array:
+    """The cached tokens with 0 for those that slid out: whatever lies there, nobody sees it."""
+    return np.where((np.arange(len(cached)) < case.slid(seq))[:, None, None], np.zeros_like(cached), cached)
 
 
 def _followed(cached: Array, new: Tensor, rows: slice, seq: Seq) -> Array:
@@ -286,7 +292,8 @@ def _block_tables(case: Case, geometry: Geometry) -> Tensor:
     tensor = dense((len(case.batch), columns), case.table_dtype)
     for row, table in enumerate(geometry.tables):
         tensor.view[row] = _table_pad(case, geometry, row)
-        _write(tensor, (row, slice(0, len(table))), table)
+        there = slice(case.slid(case.batch[row]) // case.block_size, len(table))
+        _write(tensor, (row, there), table[there])
     return tensor
 
 
@@ -358,11 +365,11 @@ def _fill(case: Case, geometry: Geometry, cache: Tensor, dead: str, live: Callab
     _poison_blocks(case, cache, geometry.used, dead)
     _poison_blocks(case, cache, np.asarray(spare, dtype=np.int64), case.spare_poison)
     for index, seq in enumerate(case.seqs):
-        there = case.cached_len(seq)
-        if there:
+        there = slice(case.slid(seq), case.cached_len(seq))
+        if there.start < there.stop:
             blocks, offsets = _slots(geometry, case, index)
-            data = values.encode(live(case, seq)[:there], scales, case.cache_dtype)
-            _write(cache, (blocks[:there], offsets[:there]), data)
+            data = values.encode(live(case, seq)[there], scales, case.cache_dtype)
+            _write(cache, (blocks[there], offsets[there]), data)
 
 
 def _await(cache: Tensor, stored: Stored | None) -> None:

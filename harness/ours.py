@@ -1,5 +1,6 @@
 """Our own kernels as subjects."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ _IN_FLOAT32 = {
 }
 _ATTENTION: dict[str, Any] = {
     "window": True,
+    "slid_out": True,
     "softcap": True,
     "alibi": True,
     "sinks": True,
@@ -47,8 +49,10 @@ _ATTENTION: dict[str, Any] = {
 
 
 def _features(inputs: Any) -> dict[str, Any]:
-    names = ("scale", "window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
-    return {name: getattr(inputs, name) for name in names} | {"return_lse": inputs.want_lse}
+    names = ("window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
+    usual = inputs.scale == 1.0 / math.sqrt(inputs.q.shape[2])
+    given = {"scale": None if usual else inputs.scale, "return_lse": inputs.want_lse}  # the default is tested too
+    return {name: getattr(inputs, name) for name in names} | given
 
 
 def _paged(inputs: Any) -> tuple[Any, ...]:

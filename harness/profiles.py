@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import FP8, NEW_KV, Case, Float, KvFloat, Op, Record
+from harness.case import FAR, FP8, NEW_KV, Case, Float, KvFloat, Op, Record
 from harness.subjects import Declaration
 
 T = TypeVar("T")
@@ -18,6 +18,7 @@ BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
 DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
+PLACEMENTS = ("in_order", "reversed", "shuffled", "interleaved", *FAR)
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
     "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
@@ -77,13 +78,14 @@ class Profile(Record, frozen=True):
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
     q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
-    placements: tuple[str, ...] = ("in_order", "reversed", "shuffled", "interleaved", "far")
+    placements: tuple[str, ...] = PLACEMENTS
     table_dtypes: tuple[str, ...] = ("int32", "int64")
     table_pads: tuple[str, ...] = TABLE_PADS
     poisons: tuple[str, ...] = POISONS
     values: tuple[str, ...] = VALUES
     scales: tuple[float | None, ...] = SCALES
     features: tuple[str, ...] = FEATURES[:7]
+    slid_out: bool = False
     splits: bool = False
     configs: int = 1
     constants: tuple[Constants, ...] = ()  # when given, these combinations only
@@ -122,8 +124,8 @@ def _plainest(whole: Profile) -> Constants:
 
 
 def _combination(pick: random.Random, whole: Profile) -> Constants:
-    """Few features at a time: each alone, and pairs of them, show most."""
-    count = min(pick.choice((0, 1, 1, 2, 2, 3)), len(whole.features))
+    """Few features at a time show most; half of them at once are what brings any two together soon."""
+    count = min(pick.choice((0, 1, 1, 2, 3, (len(whole.features) + 1) // 2)), len(whole.features))
     return Constants(
         head_dim=pick.choice(whole.head_dims),
         block_size=pick.choice(whole.block_sizes),
@@ -144,7 +146,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "layouts": _allowed(LAYOUTS, declared.layouts),
         "v_layouts": _v_layouts(declared),
         "q_layouts": _allowed(("contiguous", "fused_qkv", "transposed_heads"), declared.q_layouts),
-        "placements": _allowed(("in_order", "reversed", "shuffled", "interleaved", "far"), declared.placements),
+        "placements": _allowed(PLACEMENTS, declared.placements),
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
         "poisons": finite,
@@ -154,6 +156,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "kv_dtypes": _allowed(KV_DTYPES, declared.kv_dtypes),
         "new_kv": _allowed(NEW_KV, declared.new_kv),
         "features": tuple(name for name in useful(declared.op) if getattr(declared, name)),
+        "slid_out": declared.slid_out and declared.window,
         "splits": declared.splits,
         "configs": declared.configs,
         "empty_rows": declared.empty_rows,
@@ -210,16 +213,18 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
     if rungs < 4:
         changes["heads"] = tuple(h for h in whole.heads if h[0] == h[1]) or whole.heads[:1]
     if rungs < 5:
-        near = tuple(p for p in changes.get("placements", whole.placements) if p != "far")
+        near = tuple(p for p in changes.get("placements", whole.placements) if p not in FAR)
         changes["placements"] = near or whole.placements[:1]
     if rungs < 6:
-        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False, "configs": 1}
+        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1]}
+        changes |= {"slid_out": False, "splits": False, "configs": 1}
     return Profile(**({name: getattr(whole, name) for name in Profile.__struct_fields__} | changes))
 
 
 def not_drawn(declared: Declaration) -> tuple[str, ...]:
     """The features that a subject does not declare, so that no case has them."""
-    return tuple(name for name in useful(declared.op) if not getattr(declared, name))
+    gone = ("slid_out",) if declared.window and not declared.slid_out else ()
+    return (*(name for name in useful(declared.op) if not getattr(declared, name)), *gone)
 
 
 def useful(op: str) -> tuple[str, ...]:

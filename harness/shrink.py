@@ -182,6 +182,12 @@ def _defaults(case: Case) -> Iterator[Case]:
             yield replace(case, data_seed=data_seed)
 
 
+def _nearer(case: Case) -> Iterator[Case]:
+    """Blocks that do not fit in 32 bits with a sign, for those that do not without."""
+    if case.placement == "farther":
+        yield replace(case, placement="far")
+
+
 def _one_layout(case: Case) -> Iterator[Case]:
     """V laid out as K is and K plain as V was: that needs only one of the two named."""
     if case.v_layout == "nhd":
@@ -204,5 +210,6 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _plainer_sizes,
     _plainer_tags,
     _defaults,
+    _nearer,
     _one_layout,
 )

@@ -41,7 +41,7 @@ PARTS = {
     "placement": ("placement", "geometry_seed", "table_dtype", "extra_columns", "spare_blocks", "max_len_slack"),
     "padding": ("table_pad", "k_poison", "v_poison", "spare_poison", "row_poison"),
     "numbers": ("values", "data_seed", "scale"),
-    "amounts": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "amounts": ("window", "slid_out", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
     "padding rows": ("padding_rows",),
     "operation": ("slots", "tile", "states", "hints"),
 }
@@ -95,7 +95,7 @@ def _case(draw: Draw, options: Profile) -> Case:
     constants = _constants(draw, options)
     heads = draw(st.sampled_from(_heads(options, constants)))
     head_dim, block_size = constants.head_dim, constants.block_size
-    drawn = _features(draw, constants, block_size)
+    drawn = _features(draw, options, constants)
     seqs = _seqs(draw, options, heads, constants)
     return Case(
         op=options.op,
@@ -216,14 +216,15 @@ def _constants(draw: Draw, options: Profile) -> Constants:
     )
 
 
-def _features(draw: Draw, constants: Constants, block_size: int) -> dict[str, Any]:
-    names = constants.features
+def _features(draw: Draw, options: Profile, constants: Constants) -> dict[str, Any]:
+    names, block_size = constants.features, constants.block_size
     left = st.sampled_from(sorted({0, 1, 2, 15, 16, 17, 63, 64, 65, block_size - 1, block_size, block_size + 1}))
     drawn: dict[str, Any] = {"v_is_k_prefix": "mla" in names, "head_dim_v": None, "new_kv": constants.new_kv}
     if "mla" in names or "head_dim_v" in names:
         drawn["head_dim_v"] = _value_dim(draw, constants.head_dim, prefix="mla" in names)
     if "window" in names:
         drawn["window"] = (draw(left), draw(st.sampled_from((-1, 0, 1, 5))))
+        drawn["slid_out"] = draw(st.booleans()) if options.slid_out else False
     if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:

@@ -30,6 +30,7 @@ class Declaration(Record, frozen=True):
     op: str = "decode"
     # features
     window: bool = False
+    slid_out: bool = False  # with a window: tokens before it may be gone, their blocks freed or somebody else's
     softcap: bool = False
     alibi: bool = False
     sinks: bool = False
@@ -180,6 +181,7 @@ def features(case: Case) -> dict[str, bool]:
     """Whether the case has each of the features that a subject declares."""
     return {
         "window": case.window != (-1, -1),
+        "slid_out": case.slid_out,
         "softcap": case.softcap > 0,
         "alibi": case.alibi,
         "sinks": case.sinks,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import NEW_TOKENS, Case, Seq, States, Tile, replace
+from harness.case import FAR, NEW_TOKENS, Case, Seq, States, Tile, replace
 
 RUNGS = {
     1: "tutorial shapes",
@@ -163,7 +163,7 @@ TRAITS = (
     Trait(
         "blocks out of order",
         2,
-        lambda c: c.placement not in ("in_order", "far"),
+        lambda c: c.placement not in ("in_order", *FAR),
         _reset("placement"),
         'placements=("in_order",)',
     ),
@@ -231,8 +231,9 @@ TRAITS = (
         "kv_strides_apart=False",
     ),
     Trait("strided cache", 4, lambda c: {*c.kv_layouts} != {"nhd"}, _reset("layout", "v_layout"), 'layouts=("nhd",)'),
-    Trait("far blocks", 5, lambda c: c.placement == "far", _reset("placement"), 'placements=("in_order", "shuffled")'),
-    Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window"), "window=False"),
+    Trait("far blocks", 5, lambda c: c.placement in FAR, _reset("placement"), 'placements=("in_order", "shuffled")'),
+    Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window", "slid_out"), "window=False"),
+    Trait("tokens that slid out", 6, lambda c: c.slid_out, _reset("slid_out"), "slid_out=False"),
     Trait("softcap", 6, lambda c: c.softcap > 0, _reset("softcap"), "softcap=False"),
     Trait("ALiBi", 6, lambda c: c.alibi, _reset("alibi"), "alibi=False"),
     Trait("sinks", 6, lambda c: c.sinks, _reset("sinks"), "sinks=False"),

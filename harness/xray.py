@@ -6,7 +6,7 @@ import numpy as np
 
 from harness import factors
 from harness.bounds import exceeds
-from harness.case import Case, replace
+from harness.case import FAR, Case, replace
 from harness.inputs import materialise
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
@@ -14,8 +14,8 @@ from harness.rows import Row, listed
 
 #: What is not live, and what it means that it must be finite.
 POISONED = {
-    "k_poison": "K of slots behind the last token is finite: it is read, and its scores are not masked well enough",
-    "v_poison": "V of slots behind the last token is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
+    "k_poison": "K of {slots} is finite: it is read, and its scores are not masked well enough",
+    "v_poison": "V of {slots} is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
     "spare_poison": "blocks that no sequence owns hold finite numbers: one of them is read",
     "row_poison": "rows that are nobody's, such as a graph's padding, hold finite numbers: they are computed with",
 }
@@ -40,7 +40,7 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
 
 
 def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
-    if make is padded and (case.op == "merge" or case.placement == "far"):
+    if make is padded and (case.op == "merge" or case.placement in FAR):
         return ()
     found = weights(case, look, make)
     if found is None or not found.wrong.any():
@@ -101,19 +101,49 @@ def _mixed_dims(case: Case, look: Look) -> str:
 def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
     """No weight is wrong, or none can be told."""
     if case.op != "merge" and len(where) >= 2 and case.batch[where[0]].kv_len == 0:
-        return (f"sequence {where[0]} has no key: its weights sum to 0, and 0 is divided by that sum",)
+        return (f"sequence {where[0]} has no key: {_without_keys(case, look, where)}",)
     if case.op == "merge" and len(set(case.states.empty)) == len(case.states.partition):
         return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
     found = weights(plain(case), look, quiet)
     if found is None:
         return ()
     if not np.isfinite(found.got).all():
-        return ("the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read",)
+        return (_not_finite(case, look),)
     if len(where) == 3:
         return ("every weight is right: the output is, and only its lse is wrong",)
     return tuple(
-        f"every weight is right while {words}" for name, words in POISONED.items() if _spoils(case, name, look)
+        f"every weight is right while {words.format(slots=_which(case, name, look))}"
+        for name, words in POISONED.items()
+        if _spoils(case, name, look)
     ) or ("every weight is right where V is 0 or 1: what is wrong depends on the values of V",)
+
+
+def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
+    """What went wrong with a row that sees no key."""
+    if len(where) == 3:
+        return f"its lse should be {'that of the sink alone' if case.sinks else '-inf'}"
+    seen = look(quiet(plain(case)))
+    if seen is None or not np.isfinite(np.asarray(seen[0][where[1]]).astype(np.float64)).all():
+        return "its weights sum to 0, and 0 is divided by that sum"
+    return "its output should be 0, but what is no key of it counts"
+
+
+def _not_finite(case: Case, look: Look) -> str:
+    """Why an output is not finite whatever V holds: told apart by a K that gives every score 0."""
+    seen = look(quiet(replace(plain(case), values="uniform")))
+    if seen is None or np.isfinite(np.asarray(seen[0]).astype(np.float64)).all():
+        return "the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read"
+    return (
+        "the output is not finite though K and V are 0 everywhere: -inf is subtracted from -inf, as where a row sees "
+        "no key of a tile or of a split, or what is read is neither K nor V"
+    )
+
+
+def _which(case: Case, name: str, look: Look) -> str:
+    """Where the poison lies that spoils the output."""
+    if case.slid_out and not _spoils(replace(case, slid_out=False), name, look):
+        return "tokens that slid out, before the window,"
+    return "slots behind the last token"
 
 
 def _spoils(case: Case, name: str, look: Look) -> bool:

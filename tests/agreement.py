@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from harness.case import Case, Seq, replace
+from harness.case import FAR, Case, Seq, replace
 from harness.profiles import Profile, profile
 from harness.strategies import cases
 from harness.subjects import load, operation
@@ -62,7 +62,7 @@ def drawn(subject: str, count: int) -> list[Case]:
     A quarter of the attention cases are made such that what a right kernel computes is exact.
     """
     options = profile(load(f"ours.{subject}", operation(subject)).declaration, SEED)
-    near = tuple(placement for placement in options.placements if placement != "far")
+    near = tuple(placement for placement in options.placements if placement not in FAR)
     options = msgspec.structs.replace(options, placements=near)
     found: list[Case] = []
     while len(found) < count:

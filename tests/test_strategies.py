@@ -57,7 +57,7 @@ def test_everything_that_the_issue_names_is_drawn():
         "block_size": set(profiles.BLOCK_SIZES),
         "head_dim": set(profiles.HEAD_DIMS),
         "dtype": set(profiles.DTYPES),
-        "placement": {"in_order", "reversed", "shuffled", "interleaved", "far"},
+        "placement": {"in_order", "reversed", "shuffled", "interleaved", "far", "farther"},
         "table_pad": set(profiles.TABLE_PADS),
         "values": set(profiles.VALUES),
         "layout": set(profiles.LAYOUTS),

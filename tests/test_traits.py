@@ -50,6 +50,7 @@ WITH: dict[str, dict[str, Any]] = {
     "strided cache": {"layout": "kv_stacked"},
     "far blocks": {"placement": "far"},
     "window": {"window": (0, -1)},
+    "tokens that slid out": {"window": (0, -1), "slid_out": True},
     "softcap": {"softcap": 1.0},
     "ALiBi": {"alibi": True},
     "sinks": {"sinks": True},
@@ -71,6 +72,7 @@ PLAIN = Case(seqs=lens(16))
 
 #: A subject that takes every feature.
 ALL = EVERYTHING | {
+    "slid_out": True,
     "head_dim_v": True,
     "mla": True,
     "padding_rows": True,

@@ -145,6 +145,7 @@ FAULTS: dict[str, tuple[Weigh, str]] = {
     "a dropped run": (without(16, 17, 18), "tokens 16-18 (column 1 of the table, block {1}, slots 0-2) have weight 0"),
     "and the normaliser agrees": (without(16), "the other weights are right for the keys that do count"),
     "or does not": (without(16, renormalised=False), "the normaliser sums keys whose V is not added"),
+    "three tokens three times": (times(3.0, 16, 17, 18), "slots 0-2) count 3 times"),
     "a token twice": (times(2.0, 33), "token 33 (column 2 of the table, block {2}, slot 1) counts twice"),
     "a common factor": (times(1.01), "off by the common factor 1.01: the normaliser, or a key that only it counts"),
     "a larger scale": (power(1.02), "the weights are those of scores 1.02 times as large: the scale"),
@@ -170,6 +171,33 @@ def test_keys_of_score_0_that_only_the_normaliser_counts_are_numbered() -> None:
 
     (told,) = explained(TWO, run)
     assert "as if 3 more keys of score 0 and without a value were summed" in told
+
+
+@pytest.mark.parametrize("splits", [2, 3, 16])
+def test_a_sink_that_counts_once_per_split_is_told_with_their_number(splits: int) -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        more = (splits - 1) * inputs.sinks.exp()
+        return (out.double() * (lse.exp() / (lse.exp() + more)).double()[..., None]).to(inputs.q.dtype)
+
+    told = explained(replace(TWO, sinks=True), run)
+    assert any(f"the sink counts {splits} times" in words for words in told), told
+
+
+def test_two_tokens_of_which_one_counts_twice_are_not_taken_for_a_scale() -> None:
+    told = explained(Case(seqs=lens(2), block_size=1), weighing(times(2.0, 1)))
+    assert any("token 1 (column 1 of the table, block 1, slot 0) counts twice" in words for words in told), told
+
+
+def test_an_output_that_is_never_finite_is_told_apart_from_one_whose_score_is_not() -> None:
+    def never(inputs: Any) -> Any:
+        return right(inputs) * float("nan")
+
+    def by_score(inputs: Any) -> Any:
+        return right(inputs) * (float("nan") if inputs.k_cache.nan_to_num().abs().max() > 0 else 1.0)
+
+    assert "-inf is subtracted from -inf" in explained(TWO, never)[0]
+    assert "a score is not, or what is read" in explained(TWO, by_score)[0]
 
 
 def test_the_block_of_another_sequence_is_named_with_its_owner() -> None:
@@ -242,6 +270,27 @@ def test_what_is_no_v_is_told_apart_from_weights() -> None:
 def test_a_wrong_lse_beside_right_weights_is_told_so() -> None:
     told = explained(replace(TWO, want_lse=True), lambda inputs: (attend(inputs)[0], attend(inputs)[1] + 1))
     assert told == ("every weight is right: the output is, and only its lse is wrong",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spoil", "words"),
+    [
+        ({}, lambda out, lse: (out * torch.where(lse.isinf(), torch.nan, 1.0)[..., None], lse), "0 is divided by"),
+        ({"want_lse": True}, lambda out, lse: (out, lse.clamp(min=-1e30)), "its lse should be -inf"),
+        (
+            {"want_lse": True, "sinks": True},
+            lambda out, lse: (out, torch.where((out == 0).all(dim=2), lse + 1, lse)),
+            "its lse should be that of the sink alone",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_row_without_keys_is_told(changes: dict[str, Any], spoil: Any, words: str) -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = spoil(*attend(inputs))
+        return (out, lse) if inputs.want_lse else out
+
+    told = explained(replace(TWO, seqs=lens(0, 21), **changes), run)
+    assert any(f"sequence 0 has no key: {words}" in sentence or words in sentence for sentence in told), told
 
 
 def test_a_v_that_is_a_prefix_of_k_is_not_probed() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from harness.case import Case
+from harness.case import FAR, Case
 from harness.executors import gridsim
 from harness.executors.base import BadAccess, Conditions, Failure, Observed, Placement, observe
 from harness.inputs import Materials
@@ -118,12 +118,20 @@ WORDS = {
 }
 
 
+#: The same where tokens have slid out of the window.
+SLID = {
+    "k_cache": "no token lies in this slot, or one that slid out of the window",
+    "v_cache": "no token lies in this slot, or one that slid out of the window",
+    "block_tables": "past the end of row {0}, or before its window",
+}
+
+
 def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
     """Tell gridsim which elements are live, and that nobody has written `out`."""
-    memory = gridsim.Memory()
+    memory, words = gridsim.Memory(), WORDS | (SLID if materials.case.slid_out else {})
     for name, tensor in materials.inputs.tensors().items():
         state = None if name == "out" else tensor.storage.state
-        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=WORDS.get(name, ""))
+        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=words.get(name, ""))
     if placement.inputs.out is not None:
         memory.unwritten(placement.inputs.out)
     return memory
@@ -186,7 +194,7 @@ class Interpreter:
         """Its bfloat16 arithmetic multiplies bit patterns; far memory would be read for real."""
         if case.dtype == "bfloat16":
             return "the interpreter is wrong in bfloat16"
-        return "the interpreter would read far memory for real" if case.placement == "far" else None
+        return "the interpreter would read far memory for real" if case.placement in FAR else None
 
     def under(self, conditions: Conditions) -> None:
         """The interpreter runs programs in their order, and fills nothing."""
