@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from harness import exact
+from harness import exact, overflows
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound, exceeds, margin
 from harness.case import Case
@@ -228,6 +228,7 @@ def _beyond(
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
+        explains=overflows.of_lse(truth) if name == "lse" and not np.isfinite(got) else (),
     )
     return msgspec.structs.replace(found, **suspect(run.observed))
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from harness.executors.base import Written, bits
 from harness.inputs import SKIPPED, Materials
+from harness.quantised import quantised
 from harness.tensors import Array
 from harness.writes import Stored
 
@@ -84,6 +85,8 @@ def misplaced(materials: Materials, written: Written) -> tuple[str, ...]:
         return ()
     name = "K" if written.tensor.startswith("k_cache") else "V"
     wanted = _wanted(stored, written)
+    if wanted and (words := quantised(materials.case, written)):
+        return (words,)
     if wanted and _is_untouched(materials, written):
         return (f"no {name} was written there: it still holds what it held before",)
     found = _whose(stored, name, written.got)

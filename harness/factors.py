@@ -68,7 +68,7 @@ def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
     if scale != 1 and _close(ratio * scale, 1.0, relative):
         yield f"{off}: the scale of V, {scale:.4g}, is not multiplied in"
     elif scale != 1 and _close(ratio, scale, relative):
-        yield f"{off}: the scale of V, {scale:.4g}, is multiplied in twice"
+        yield f"{off}: the scale of V, {scale:.4g}, is multiplied {_too_often(row)}"
     elif row.case.sinks and _close(ratio * row.true[row.visible].sum(), 1.0, relative):
         yield f"{off}: the sink does not count"
     elif row.case.sinks and (times := _sinks(row, ratio, relative)):
@@ -85,6 +85,13 @@ def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
         )
     else:
         yield f"{off}: the normaliser, or a key that only it counts"
+
+
+def _too_often(row: Row) -> str:
+    """Where a scale too much was multiplied in: dense tokens have none."""
+    seen = row.mine[row.visible]
+    dense = row.case.new_kv == "dense" and (seen >= row.case.paged_len(row.case.batch[row.sequence])).all()
+    return "into the new V as well, which is not scaled" if dense else "in twice"
 
 
 def _keys_of_score_0(row: Row, ratio: float, relative: float) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness import factors
+from harness import factors, overflows, suppositions
 from harness.bounds import exceeds
 from harness.case import FAR, Case, replace
 from harness.inputs import materialise
@@ -33,10 +33,20 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
     tame = plain(case)
     if added := _added(tame, look):
         return (added,)
-    if mixed := _mixed_dims(tame, look):
+    words = _supposed(tame, look)
+    if not words and (mixed := _mixed_dims(tame, look)):
         return (mixed,)
     seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
+    if words:
+        return (words, *(seen[0] if seen else ()))[:MOST_SENTENCES]
     return seen[0] if seen else _nothing_wrong(case, look, where)
+
+
+def _supposed(case: Case, look: Look) -> str:
+    """What the output is right for, in words."""
+    materials = materialise(case)
+    seen = look(materials) if case.op != "merge" else None
+    return "" if seen is None else suppositions.explain(case, materials, *seen)
 
 
 def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
@@ -102,7 +112,7 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
     """No weight is wrong, or none can be told."""
     if case.op != "merge" and len(where) >= 2 and case.batch[where[0]].kv_len == 0:
         return (f"sequence {where[0]} has no key: {_without_keys(case, look, where)}",)
-    if case.op == "merge" and len(set(case.states.empty)) == len(case.states.partition):
+    if case.op == "merge" and case.states.empty and len(set(case.states.empty)) == len(case.states.partition):
         return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
     found = weights(plain(case), look, quiet)
     if found is None:
@@ -114,7 +124,7 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
     return tuple(
         f"every weight is right while {words.format(slots=_which(case, name, look))}"
         for name, words in POISONED.items()
-        if _spoils(case, name, look)
+        if _spoils(case, name, look) and not _wrong(plain(case), look)
     ) or ("every weight is right where V is 0 or 1: what is wrong depends on the values of V",)
 
 
@@ -130,9 +140,8 @@ def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
 
 def _not_finite(case: Case, look: Look) -> str:
     """Why an output is not finite whatever V holds: told apart by a K that gives every score 0."""
-    seen = look(quiet(replace(plain(case), values="uniform")))
-    if seen is None or np.isfinite(np.asarray(seen[0]).astype(np.float64)).all():
-        return "the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read"
+    if overflows.finite(quiet(replace(plain(case), values="uniform")), look):
+        return f"the output is not finite though every slot of V holds 0 or 1: {overflows.told(plain(case), look)}"
     return (
         "the output is not finite though K and V are 0 everywhere: -inf is subtracted from -inf, as where a row sees "
         "no key of a tile or of a split, or what is read is neither K nor V"
@@ -148,8 +157,11 @@ def _which(case: Case, name: str, look: Look) -> str:
 
 def _spoils(case: Case, name: str, look: Look) -> bool:
     """Whether the poison of one kind, all others taken out, is enough to make the output wrong."""
-    alone = replace(plain(case), **{name: getattr(case, name)})
-    seen = look(materialise(alone)) if getattr(case, name) != "zero" else None
+    return getattr(case, name) != "zero" and _wrong(replace(plain(case), **{name: getattr(case, name)}), look)
+
+
+def _wrong(case: Case, look: Look) -> bool:
+    seen = look(materialise(case))
     return seen is not None and bool(exceeds(*seen).any())
 
 

@@ -69,6 +69,10 @@ class Conditions:
     owners: bool = False  # watch whose rows and blocks each program reads: slow, and changes nothing
 
 
+#: So many elements that differ are told.
+TOLD = 64
+
+
 @dataclass(frozen=True)
 class Written:
     """Elements of one tensor that the call should have left alone: the first of them, and how many."""
@@ -78,6 +82,7 @@ class Written:
     got: float
     was: float
     count: int
+    some: tuple[tuple[float, float], ...] = ()  # (got, was) of the first, in the head of the first where it has one
 
     @classmethod
     def between(cls, tensor: str, after: Array, before: Array) -> "Written | None":
@@ -86,7 +91,10 @@ class Written:
         if not differs.any():
             return None
         at = tuple(int(i) for i in np.argwhere(differs)[0])
-        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()))
+        alike = np.argwhere(differs if len(at) < 4 else differs[:, :, at[2], :])
+        places = [tuple(place) if len(at) < 4 else (*place[:2], at[2], place[2]) for place in alike[:TOLD].tolist()]
+        some = tuple((float(after[place]), float(before[place])) for place in places)
+        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()), some)
 
 
 @dataclass(frozen=True)
