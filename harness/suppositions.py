@@ -184,8 +184,8 @@ def _of_fractions() -> Iterator[tuple[str, Change]]:
         for names in (("k",), ("v",), ("q",), ("q", "k")):
             words = f"{' and '.join(name.upper() if name != 'q' else name for name in names)}"
             verb = "keeps" if len(names) == 1 else "keep"
-            for how, rounded in (("", True), (" and are cut off" if len(names) > 1 else " and is cut off", False)):
-                sentence = f"{words} {verb} {kept} bits of a fraction, as in {format_name}{how}"
+            for how, rounded in (("", True), (", the rest cut off", False)):
+                sentence = f"{words} {verb} {kept} bits of a fraction{how}, as in {format_name}"
                 yield sentence, partial(_shortened, names=names, kept=kept, rounded=rounded)
 
 

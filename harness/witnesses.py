@@ -26,7 +26,19 @@ class Testimony:
 
 def hear(materials: Materials, platform_name: str) -> tuple[Testimony, ...]:
     """Ask every witness."""
-    return _sdpa(materials), _flash_attn(materials.case, platform_name)
+    return _plain(materials), _control(materials), _sdpa(materials), _flash_attn(materials.case, platform_name)
+
+
+def _plain(materials: Materials) -> Testimony:
+    """The definition in float64, head by head: the judge's own truth is computed in another way."""
+    fault = judge.contradiction(materials)
+    return Testimony("float64", "disagreed" if fault else "agreed", fault)
+
+
+def _control(materials: Materials) -> Testimony:
+    """Outputs that are spoilt on purpose: a comparison that cannot fail is noticed."""
+    fault = judge.blindness(materials)
+    return Testimony("control", "disagreed" if fault else "agreed", fault)
 
 
 def _sdpa(materials: Materials) -> Testimony:
