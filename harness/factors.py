@@ -61,7 +61,7 @@ def _odd(row: Row, ratio: float, got: Array, true: Array, within: Array) -> Iter
 
 def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
     """All weights are off by one factor."""
-    off = f"all weights are off by the common factor {ratio:.4g}"
+    off = f"all weights are off by the common factor {ratio:.{4 if abs(ratio - 1) > 1e-3 else 7}g}"
     scale = float(scales(row.case)[1][row.kv_head])
     if _close(ratio, 1.0, relative):
         return
@@ -123,7 +123,8 @@ def _stale_normaliser(row: Row, ratio: float, relative: float) -> str:
             if np.isfinite(part).any():
                 largest = max(largest, float(part.max()))
                 summed += float(np.exp(part - largest).sum())
-        if summed and _close(ratio * summed * np.exp(largest), 1.0, 4 * relative):
+        stale = summed * float(np.exp(largest))
+        if stale and not _close(stale, 1.0, 4 * relative) and _close(ratio * stale, 1.0, 4 * relative):
             return f"tiles of {tile} keys"
     return ""
 

@@ -147,6 +147,10 @@ FAULTS: dict[str, tuple[Weigh, str]] = {
     "or does not": (without(16, renormalised=False), "the normaliser sums keys whose V is not added"),
     "three tokens three times": (times(3.0, 16, 17, 18), "slots 0-2) count 3 times"),
     "a token twice": (times(2.0, 33), "token 33 (column 2 of the table, block {2}, slot 1) counts twice"),
+    "a factor next to 1": (
+        times(1.0005),
+        "off by the common factor 1.0005: the normaliser, or a key that only it counts",
+    ),
     "a common factor": (times(1.01), "off by the common factor 1.01: the normaliser, or a key that only it counts"),
     "a larger scale": (power(1.02), "the weights are those of scores 1.02 times as large: the scale"),
     "base 2": (power(float(np.log(2))), "powers of 2, but should be of e"),
