@@ -15,6 +15,8 @@ from harness.tensors import Array
 MOST_RUNS = 3
 #: A weight that is this much smaller than it should be is none; a share of a row's weight that is next to none.
 NOTHING, LITTLE = 1e-6, 1e-3
+#: Scores below this are less than a number that some take for -inf.
+FAR_BELOW = -1000.0
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -219,6 +221,9 @@ class Row:
 
     def _hint(self, tokens: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
         """What the place of the missing tokens suggests."""
+        lse = float(self.weights.lse[self.token, self.head])
+        if np.abs(self.got).max() <= NOTHING and lse < FAR_BELOW:
+            return f"their scores are near {lse:.4g}, and a finite number in place of -inf for hidden keys is larger"
         count, left = len(tokens), self.case.window[0]
         if tokens[0] >= self.case.paged_len(self.case.batch[self.sequence]):
             return "a dense new token that is not read where it lies"

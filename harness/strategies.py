@@ -125,10 +125,11 @@ def _heads(options: Profile, constants: Constants) -> tuple[tuple[int, int], ...
 
 
 def _values(options: Profile, constants: Constants) -> tuple[str, ...]:
-    """The edges of FP8 where there is any; extreme scores are half of all where a softcap has to hold them."""
+    """The edges of FP8 where there is any; extreme scores where a softcap or an lse has to hold them."""
     known = tuple(name for name in options.values if name not in FP8_VALUES or constants.kv_dtype != "same")
     extreme = tuple(name for name in EXTREME if name in known)
-    return (*known, *extreme * (len(known) // len(EXTREME))) if "softcap" in constants.features else known
+    held = not {"softcap", "lse"}.isdisjoint(constants.features)
+    return (*known, *extreme * (len(known) // len(EXTREME))) if held else known
 
 
 def _layouts(draw: Draw, options: Profile, drawn: dict[str, Any]) -> dict[str, Any]:

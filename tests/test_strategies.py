@@ -74,11 +74,11 @@ def test_edges_of_fp8_are_drawn_where_there_is_fp8_and_nowhere_else():
     assert "edges" not in profiles.whole_profile(declare(op="decode")).values
 
 
-def test_where_a_softcap_has_to_hold_them_half_of_the_scores_are_extreme():
+def test_where_a_softcap_or_an_lse_has_to_hold_them_half_of_the_scores_are_extreme():
     found = [case for number in range(4) for case in drawn(profile(OURS, number), 100, number)]
-    extreme = [case.values in profiles.EXTREME for case in found if case.softcap]
-    assert sum(extreme) > len(extreme) / 4
-    assert sum(case.values in profiles.EXTREME for case in found if not case.softcap) < len(found) / 3
+    held, others = ([c for c in found if bool(c.softcap or c.want_lse) == on] for on in (True, False))
+    assert sum(case.values in profiles.EXTREME for case in held) > len(held) / 4
+    assert sum(case.values in profiles.EXTREME for case in others) < len(others) / 3
 
 
 def test_lengths_lean_towards_edges():

@@ -193,6 +193,13 @@ def test_two_tokens_of_which_one_counts_twice_are_not_taken_for_a_scale() -> Non
     assert any("token 1 (column 1 of the table, block 1, slot 0) counts twice" in words for words in told), told
 
 
+def test_a_number_in_place_of_minus_infinity_is_suspected_where_all_scores_are_far_below() -> None:
+    none = weighing(lambda weights, inputs, i: 0 * weights)
+    below = replace(TWO, values="far_below", scale=1.0)
+    assert any("a finite number in place of -inf for hidden keys" in words for words in explained(below, none))
+    assert not any("in place of -inf" in words for words in explained(TWO, none))
+
+
 def test_an_output_that_is_never_finite_is_told_apart_from_one_whose_score_is_not() -> None:
     def never(inputs: Any) -> Any:
         return right(inputs) * float("nan")
