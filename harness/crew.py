@@ -40,7 +40,7 @@ class Crew:
             yield self._verdicts.get()
 
     def _serve(self, examiner: "_Examiner") -> None:
-        while True:
+        while not examiner.closed:
             self._verdicts.put(examiner.ask(self._jobs.get()))
 
 
@@ -49,7 +49,7 @@ class _Examiner:
 
     def __init__(self, executor: str, device: int | None) -> None:
         self._command = [sys.executable, "-m", "harness.examiner", executor, *([] if device is None else [str(device)])]
-        self._closed = False
+        self.closed = False
         self._start()
 
     def _start(self) -> None:
@@ -77,13 +77,13 @@ class _Examiner:
         code = self._process.wait()
         self._log.seek(0)
         words = self._log.read().decode(errors="replace").strip()
-        if not self._closed:
+        if not self.closed:
             self._start()
         return faulty(job.mutant, f"an examiner ended with exit code {code}: {words}", job.systematic)
 
     def close(self) -> None:
         """Its input ends, and so does it, with its workers."""
-        self._closed = True
+        self.closed = True
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()

@@ -75,11 +75,13 @@ def main(**options: Any) -> int:
     On your own kernel: `--subject my.py:fn` changes a copy of it in small ways, one at a time, which tells how much a
     green run of `python -m harness.fuzz` on it is worth.
 
-    Exit code: 0 enough were found; 1 too few; 2 wrong use, or a subject that fails as it is; 3 the harness is at fault.
+    Exit code: 0 enough were found; 1 too few; 2 wrong use, or a subject that fails as it is; 3 the harness is at fault;
+    5 interrupted.
     """
     for option in ("html", "markdown"):
         if options[option]:
             check_writable(f"--{option}", options[option].absolute().parent)
+            options[option].absolute().parent.mkdir(parents=True, exist_ok=True)
     options["executor"] = chosen_executor(options["executor"])
     wanted = Wanted(**{name: options[name] for name in Wanted.__dataclass_fields__})
     selected = select(wanted)
@@ -90,21 +92,9 @@ def main(**options: Any) -> int:
 
 
 def run(selected: Selected, options: dict[str, Any], console: Console) -> Exam:
-    """Hunt every mutant; Ctrl-C ends it with the verdicts that there are."""
-    began, verdicts, interrupted = time.monotonic(), [], False
-    with (
-        tempfile.TemporaryDirectory(prefix="kvetch-exam-") as folder,
-        Crew(options["workers"], options["executor"], options["device"]) as crew,
-        Watch(console, len(selected.all)) as watch,
-    ):
-        jobs = list(_jobs(selected, options, folder))
-        _check_right(crew, jobs, watch)
-        try:
-            for verdict in crew.examine(jobs):
-                verdicts.append(verdict)
-                watch.show(verdict)
-        except KeyboardInterrupt:
-            interrupted = True
+    """Hunt every mutant, and count."""
+    began = time.monotonic()
+    verdicts, interrupted = _hunted(selected, options, console)
     return Exam(
         executor=options["executor"],
         seed=options["seed"],
@@ -117,6 +107,25 @@ def run(selected: Selected, options: dict[str, Any], console: Console) -> Exam:
         interrupted=interrupted,
         mutants=tuple(verdicts),
     )
+
+
+def _hunted(selected: Selected, options: dict[str, Any], console: Console) -> tuple[list[Verdict], bool]:
+    """The verdicts, and whether Ctrl-C ended it with those that there are."""
+    verdicts: list[Verdict] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="kvetch-exam-") as folder,
+        Crew(options["workers"], options["executor"], options["device"]) as crew,
+        Watch(console, len(selected.all)) as watch,
+    ):
+        jobs = list(_jobs(selected, options, folder))
+        _check_right(crew, jobs, watch)
+        try:
+            for verdict in crew.examine(jobs):
+                verdicts.append(verdict)
+                watch.show(verdict)
+        except KeyboardInterrupt:
+            return verdicts, True
+    return verdicts, False
 
 
 def _jobs(selected: Selected, options: dict[str, Any], folder: str) -> Iterator[Job]:

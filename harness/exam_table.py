@@ -104,6 +104,7 @@ def score_lines(exam: Exam) -> Iterator[str]:
         yield from _figures([verdict for verdict in planted if verdict.passed], exam.median_seconds)
     if systematic:
         yield _score("systematic mutants", systematic, exam.score(systematic=True), exam.min_systematic)
+        yield f"  so much is a green run of at least {exam.limit:g} s worth on {_subjects(systematic)}"
     if exam.equivalent:
         yield f"  {exam.equivalent} more are known to change nothing"
     whole = f"{exam.seconds / 60:.1f} min" if exam.seconds >= 60 else f"{exam.seconds:.0f} s"
@@ -117,6 +118,10 @@ def _score(what: str, verdicts: Sequence[Verdict], score: float, least: float) -
     found = sum(verdict.passed for verdict in verdicts)
     short = "" if score >= least else f", which is less than {least:.1%}"
     return f"{found} of {len(verdicts)} {what} found ({score:.1%}{short})"
+
+
+def _subjects(verdicts: Sequence[Verdict]) -> str:
+    return ", ".join(dict.fromkeys(verdict.subject for verdict in verdicts))
 
 
 def _figures(found: Sequence[Verdict], seconds: float) -> Iterator[str]:

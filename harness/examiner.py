@@ -14,7 +14,8 @@ import msgspec
 from harness.campaign import Campaign, Plan
 from harness.case import Record
 from harness.mutants import Mutant, plant
-from harness.pool import Worker
+from harness.pool import HarnessFault, Worker
+from harness.subjects import WrongUse
 from harness.summary import Summary
 from harness.verdicts import Verdict, faulty, verdict
 
@@ -60,6 +61,8 @@ def examine(worker: Worker, job: Job) -> Verdict:
             worker.renew()
             summary = _hunt(worker, job, job.mutant.subject if job.as_it_is else plant(job.mutant, Path(folder)))
             return verdict(job.mutant, summary, time.monotonic() - began, job.systematic)
+    except (WrongUse, HarnessFault) as error:
+        return faulty(job.mutant, str(error), job.systematic)
     except Exception:
         return faulty(job.mutant, traceback.format_exc(), job.systematic)
 

@@ -171,11 +171,11 @@ class Exam(Record, frozen=True):
 
 
 def exit_code(exam: Exam) -> int:
-    """0 passed, 1 a score too low, 3 a fault of the harness."""
+    """0 passed, 1 a score too low, 3 a fault of the harness, 5 it was interrupted before that was known."""
     if any(verdict.fault for verdict in exam.mutants):
         return 3
     enough = exam.score(systematic=False) >= exam.min_score and exam.score(systematic=True) >= exam.min_systematic
-    return 0 if enough else 1
+    return 1 if not enough else 5 if exam.interrupted else 0
 
 
 def to_builtins(exam: Exam) -> dict[str, Any]:
@@ -193,8 +193,13 @@ def to_builtins(exam: Exam) -> dict[str, Any]:
         "systematic_score": round(exam.score(systematic=True), 4),
         "exit_code": exit_code(exam),
     }
-    fields = {name: getattr(exam, name) for name in Exam.__struct_fields__}
-    plain: dict[str, Any] = figures | msgspec.to_builtins(fields)
+    return figures | _every_field(exam) | {"mutants": [_every_field(verdict) for verdict in exam.mutants]}
+
+
+def _every_field(record: Record) -> dict[str, Any]:
+    """Those that have their default as well, so that no reader has to know it."""
+    names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
+    plain: dict[str, Any] = msgspec.to_builtins({encoded: getattr(record, name) for encoded, name in names})
     return plain
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_a_planted_fault_is_found_and_what_changes_nothing_is_not(examined: Resu
     assert 1 <= one["cases"] < 50
     assert 0 < one["seconds"] < one["total"]
     assert plain["median_seconds"] == one["seconds"]
-    assert "found" not in nothing
+    assert (nothing["found"], nothing["kind"], nothing["sequences"]) == (False, "", 0)
     assert nothing["cases"] >= 1
     assert nothing["seconds"] >= 4
 
@@ -158,6 +159,13 @@ def test_a_subject_that_fails_as_it_is_is_said_to_before_anything_is_hunted(fold
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("kvetch: "))
     assert f"{name} fails as it is: accuracy: " in line
     assert "planted faults" not in done.output
+
+
+def test_a_subject_that_cannot_be_loaded_is_told_in_one_line(folder: Path) -> None:
+    name = f"{folder / 'mine.py'}:no_such"
+    done = run("--subject", name, "--mutants", str(folder / "theirs.toml"), "--workers", "1")
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("kvetch: "))
+    assert (done.exit_code, line.endswith("mine.py has no function 'no_such'")) == (2, True)
 
 
 def test_systematic_mutants_are_made_of_a_users_kernel(tmp_path: Path) -> None:
@@ -302,6 +310,12 @@ def test_the_score_is_held_for_planted_and_for_systematic_mutants_apart(least: f
     assert exit_code(Exam(mutants=systematic, min_score=1.0, min_systematic=least)) == code
 
 
+def test_an_interrupted_exam_is_not_passed() -> None:
+    found = Verdict(name="a", found=True, meant=True)
+    assert exit_code(Exam(mutants=(found,), interrupted=True)) == 5
+    assert "interrupted: the mutants that were left are not counted" in list(exam_table.lines(Exam(interrupted=True)))
+
+
 def test_what_is_accepted_as_unfound_counts_as_missed_and_its_reason_is_told() -> None:
     missed = Verdict(name="a", unfound="no call shows it")
     assert Exam(mutants=(missed,)).score(systematic=False) == 0
@@ -358,11 +372,26 @@ def test_an_examiner_that_dies_is_a_fault_and_the_next_mutant_is_hunted(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_ends_the_examiners_at_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.exam", "--no-systematic", "--name", "dies", "--workers", "1"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(exam.__file__).parents[1])}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    waited = time.monotonic() + 60
+    while not list(tmp_path.glob("kvetch-exam-*")) and time.monotonic() < waited:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (5, "")
+    assert "interrupted: the mutants that were left are not counted" in out
+    assert list(tmp_path.glob("kvetch-exam-*")) == []
+
+
 def test_a_mutant_that_cannot_be_planted_is_told_by_its_examiner(tmp_path: Path) -> None:
     job = Job(mutant=changed("decode.py", "in vain", ""), op="decode", seconds=1.0, seed=1, folder=str(tmp_path))
     with Crew(1, "gridsim") as crew:
         (seen,) = crew.examine([job])
-    assert "old occurs 0 times" in seen.fault
+    assert seen.fault.startswith("mutant 'mutant': old occurs 0 times in kernels/decode.py, expected once: 'in vain'")
 
 
 def test_a_plan_shrinks_unless_it_says_otherwise() -> None:
