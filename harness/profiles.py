@@ -17,6 +17,7 @@ HEAD_DIMS = (16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
 BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
 DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
+Q_LAYOUTS = ("contiguous", "fused_qkv", "transposed_heads", "far")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
 PLACEMENTS = ("in_order", "reversed", "shuffled", "interleaved", *FAR)
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
@@ -73,7 +74,7 @@ class Profile(Record, frozen=True):
     new_kv: tuple[str, ...] = ("in_cache",)
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
-    q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
+    q_layouts: tuple[str, ...] = Q_LAYOUTS
     placements: tuple[str, ...] = PLACEMENTS
     table_dtypes: tuple[str, ...] = ("int32", "int64")
     table_pads: tuple[str, ...] = TABLE_PADS
@@ -141,7 +142,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "dtypes": _allowed(DTYPES, declared.dtypes),
         "layouts": _allowed(LAYOUTS, declared.layouts),
         "v_layouts": _v_layouts(declared),
-        "q_layouts": _allowed(("contiguous", "fused_qkv", "transposed_heads"), declared.q_layouts),
+        "q_layouts": _allowed(Q_LAYOUTS, declared.q_layouts),
         "placements": _allowed(PLACEMENTS, declared.placements),
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
@@ -210,6 +211,8 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
     if rungs < 5:
         near = tuple(p for p in changes.get("placements", whole.placements) if p not in FAR)
         changes["placements"] = near or whole.placements[:1]
+        layouts = changes.get("q_layouts", whole.q_layouts)
+        changes["q_layouts"] = tuple(layout for layout in layouts if layout != "far") or layouts[:1]
     if rungs < 6:
         changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1]}
         changes |= {"slid_out": False, "splits": False, "configs": 1}

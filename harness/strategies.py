@@ -217,7 +217,8 @@ def _features(draw: Draw, options: Profile, constants: Constants) -> dict[str, A
     if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:
-        drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
+        far = ("far",) if "far" in options.q_layouts else ()
+        drawn["out_layout"] = draw(st.sampled_from(("given", "padded", *far)))
     if "lse" in names:
         drawn["want_lse"] = True
     if "padding_rows" in names:

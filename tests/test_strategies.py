@@ -61,7 +61,7 @@ def test_everything_that_the_issue_names_is_drawn():
         "table_pad": set(profiles.TABLE_PADS),
         "values": set(profiles.VALUES),
         "layout": set(profiles.LAYOUTS),
-        "q_layout": {"contiguous", "fused_qkv", "transposed_heads"},
+        "q_layout": set(profiles.Q_LAYOUTS),
         "k_poison": set(profiles.POISONS),
     }.items():
         assert {getattr(case, field) for case in everything} == wanted
