@@ -123,13 +123,14 @@ def _plainest(whole: Profile) -> Constants:
 def _combination(pick: random.Random, whole: Profile) -> Constants:
     """Few features at a time show most; half of them at once are what brings any two together soon."""
     count = min(pick.choice((0, 1, 1, 2, 3, (len(whole.features) + 1) // 2)), len(whole.features))
+    lse = ("lse",) if "lse" in whole.features and pick.random() < 0.5 else ()  # one output more to judge
     return Constants(
         head_dim=pick.choice(whole.head_dims),
         block_size=pick.choice(whole.block_sizes),
         dtype=pick.choice(whole.dtypes),
         kv_dtype=pick.choice(whole.kv_dtypes),
         new_kv=pick.choice(whole.new_kv),
-        features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
+        features=tuple(sorted({*pick.sample(whole.features, count), *lse}, key=whole.features.index)),
     )
 
 

@@ -28,6 +28,9 @@ QUERY_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
 #: How many of them, the longest that a case has room for, are drawn more often: few cases have room.
 LONG_EDGES = 3
 
+#: Of the lengths that are drawn from the edges, about one in so many is 0.
+EMPTY = 8
+
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 #: What a relative of a case may have anew; what belongs together is drawn together.
@@ -274,7 +277,7 @@ def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[in
     edges = {n * edge + d for edge in (block_size, 16, 64, 128) for n in (1, 2, 3, 4) for d in (-1, 0, 1)}
     drawn = sorted(edge for edge in edges if 1 <= edge <= cap) or [1]
     if options.empty_rows:
-        drawn.append(0)
+        drawn += [0] * (1 + len(drawn) // EMPTY)
     return st.one_of(st.integers(1, cap), st.sampled_from(drawn))
 
 
