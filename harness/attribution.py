@@ -18,8 +18,7 @@ def attribution(campaign: Campaign, subject: str, case: Case, family: str) -> st
     """In words, nothing where there is no other executor, no time, or no verdict there."""
     if campaign.elsewhere is None or campaign.out_of_time:
         return ""
-    left = campaign.plan.seconds - campaign.elapsed
-    return told(campaign.elsewhere.run(case, subject, min(SECONDS, left), thorough=True), family)
+    return told(campaign.elsewhere.run(case, subject, min(SECONDS, campaign.left), thorough=True), family)
 
 
 def told(result: Result, family: str) -> str:

@@ -69,6 +69,8 @@ class Plan:
     corpus: Corpus | None = None
     known: tuple[Known, ...] = ()
     stop_at_first: bool = False
+    shrinks: bool = True  # False: what fails is reported as it was met, and only once seen
+    grace: float = 0.0  # seconds beyond the budget that shrinking may take
 
 
 @dataclass
@@ -157,12 +159,17 @@ class Campaign:
         """Whether the budget is used up."""
         enough = self.plan.max_cases is not None and self.cases >= self.plan.max_cases
         done = self.plan.stop_at_first and any(not found.known for found in self.findings)
-        return enough or done or self.out_of_time
+        return enough or done or self.out_of_time or self.elapsed >= self.plan.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until shrinking has to end as well."""
+        return self.plan.seconds + self.plan.grace - self.elapsed
 
     @property
     def out_of_time(self) -> bool:
         """Whether shrinking has to end as well; a budget of cases only ends the drawing."""
-        return self.interrupted or bool(self.faults) or self.elapsed >= self.plan.seconds
+        return self.interrupted or bool(self.faults) or self.left <= 0
 
     def failing_probes(self) -> list[str]:
         """What fails of the probes of the platform; they run once."""
@@ -248,7 +255,7 @@ class Campaign:
 
     def _within_budget(self, case: Case, subject: str, limit: float, options: dict[str, Any]) -> Result:
         """Run the case for no longer than the campaign has left; a hang that was cut short is no verdict."""
-        left = self.plan.seconds - self.elapsed + OVERTIME
+        left = self.left + OVERTIME
         result = self.runner.run(case, subject, min(limit, max(left, OVERTIME)), **options)
         if left < limit and _hangs(result):
             raise Stop

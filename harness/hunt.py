@@ -52,6 +52,7 @@ class Hunt:
     memo: dict[Case, Result] = field(default_factory=dict)
     failures: dict[str, list[Result]] = field(default_factory=dict)  # by family, in the order met
     first_failure: float | None = None
+    after: tuple[int, float] = (0, 0.0)  # cases and seconds of the campaign until then
     patience: float = SHRINK_SECONDS
 
     def search(self, drawn: Profile, round_seed: int) -> None:
@@ -72,7 +73,7 @@ class Hunt:
             database=None,  # the corpus keeps cases, not choices
             deadline=None,  # a hang is the runner's business
             derandomize=False,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if self.campaign.plan.shrinks else (Phase.generate,),
             report_multiple_bugs=False,  # one fault a round, so that its shrinking has the whole budget
             suppress_health_check=list(HealthCheck),  # hostile inputs are large and slow by intent
             verbosity=Verbosity.quiet,
@@ -112,6 +113,7 @@ class Hunt:
             self.failures[finding.family].append(result)
         if self.first_failure is None:
             self.first_failure = time.monotonic()
+            self.after = (self.campaign.cases, round(self.campaign.elapsed, 3))
             self.campaign.shrinking = finding.family
             if finding.family == "hang":  # at seconds a try, only our own passes are frugal enough
                 self.patience = 0.0
@@ -122,8 +124,27 @@ class Hunt:
         if self.first_failure is None:
             return
         family = self.campaign.shrinking or next(iter(self.failures))
+        if not self.campaign.plan.shrinks:
+            yield self._as_met(self.failures[family][0])
+            return
         self._finish(family)
         yield self._confirmed(self._smallest(family), len(self.failures[family]), time.monotonic() - self.first_failure)
+
+    def _as_met(self, result: Result) -> Found:
+        """What failed, neither made smaller nor run again."""
+        finding = result.headline
+        assert finding is not None
+        return Found(
+            subject=self.subject,
+            case=result.case,
+            finding=finding,
+            others=tuple(other for other in result.findings if other != finding),
+            needs=tuple(sorted(traits(result.case) | set(finding.beyond))),
+            executor=self.campaign.plan.executor,
+            after_cases=self.after[0],
+            after_seconds=self.after[1],
+            executions=len(self.memo),
+        )
 
     def _finish(self, family: str) -> None:
         """Take up where Hypothesis stopped; what fails on the way is kept by `examine`."""
@@ -158,6 +179,8 @@ class Hunt:
             again=again,
             attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),
             executor=self.campaign.plan.executor,
+            after_cases=self.after[0],
+            after_seconds=self.after[1],
             executions=len(self.memo),
             seconds=round(seconds, 2),
         )

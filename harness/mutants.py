@@ -1,5 +1,8 @@
 """Mutants: kernels with one planted fault, each one text replacement told in `mutants/*.toml`."""
 
+import ast
+import difflib
+import re
 import shutil
 import tomllib
 from collections import Counter
@@ -111,12 +114,15 @@ _WITH_DETAIL = ("exception ", "crash ")
 NO_FAULTS = "equivalent.toml"
 
 
-def read(path: Path) -> list[Mutant]:
-    """The faults of one TOML file, or of all in a folder; raises WrongUse naming file, fault and field."""
+def read(path: Path, subject: str = "") -> list[Mutant]:
+    """The faults of one TOML file, or of all in a folder; raises WrongUse naming file, fault and field.
+
+    Those that name no subject are planted in the one that is given.
+    """
     if not path.exists():
         raise WrongUse(f"mutants are to be read from {path}, but there is no such file or folder")
     files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-    found = [(file, mutant) for file in files if file.name != NO_FAULTS for mutant in _read_file(file)]
+    found = [(file, mutant) for file in files if file.name != NO_FAULTS for mutant in _read_file(file, subject)]
     counts = Counter(mutant.name for _, mutant in found)
     for file, mutant in found:
         if counts[mutant.name] > 1:
@@ -124,15 +130,16 @@ def read(path: Path) -> list[Mutant]:
     return [mutant for _, mutant in found]
 
 
-def _read_file(file: Path) -> Iterator[Mutant]:
+def _read_file(file: Path, subject: str) -> Iterator[Mutant]:
     try:
         mutants = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _File).mutant
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise WrongUse(f"{file}: {error}") from None
     for mutant in mutants:
-        for complaint in _complaints(mutant):
+        named = msgspec.structs.replace(mutant, subject=mutant.subject or subject)
+        for complaint in _complaints(named):
             raise WrongUse(f"{file}: mutant {mutant.name!r}: {complaint}")
-        yield mutant
+        yield named
 
 
 def _complaints(mutant: Mutant) -> Iterator[str]:
@@ -162,7 +169,7 @@ def home(mutant: Mutant) -> Path:
 
 
 def mutated(mutant: Mutant) -> dict[str, str]:
-    """Each changed file with its new text; raises WrongUse where an old text does not occur exactly once."""
+    """Each changed file with its new text; raises WrongUse where an old text is not there once, or it is no Python."""
     texts: dict[str, str] = {}
     for edit in mutant.edits:
         text = texts[edit.file] if edit.file in texts else _source(mutant, edit.file)
@@ -170,7 +177,25 @@ def mutated(mutant: Mutant) -> dict[str, str]:
             times = f"occurs {text.count(edit.old)} times" if edit.old else "is empty"
             raise WrongUse(f"mutant {mutant.name!r}: old {times} in {edit.file}, expected once: {edit.old!r}")
         texts[edit.file] = text.replace(edit.old, edit.new)
+    for file, text in texts.items():
+        _check_syntax(mutant, file, text)
     return texts
+
+
+def _check_syntax(mutant: Mutant, file: str, text: str) -> None:
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        raise WrongUse(f"mutant {mutant.name!r}: {file}:{error.lineno} is no Python any more: {error.msg}") from None
+
+
+def diff(mutant: Mutant) -> str:
+    """What is changed, as a unified diff."""
+    lines: list[str] = []
+    for file, text in mutated(mutant).items():
+        before = _source(mutant, file).splitlines(keepends=True)
+        lines += difflib.unified_diff(before, text.splitlines(keepends=True), f"a/{file}", f"b/{file}", n=2)
+    return "".join(lines)
 
 
 def _source(mutant: Mutant, file: str) -> str:
@@ -189,7 +214,7 @@ def plant(mutant: Mutant, where: Path) -> str:
     path, _, function = mutant.subject.rpartition(":")
     if mutant.is_ours:
         function = mutant.subject.removeprefix("ours.")
-        path = f"subject_{mutant.name.replace('-', '_')}.py"
+        path = f"subject_{re.sub(r'[^a-z0-9]+', '_', mutant.name.lower())}.py"
         (where / path).write_text(_ours_loading_siblings(), encoding="utf-8")
     subject = where / Path(path).name
     _narrow(subject, function, mutant.dtypes)

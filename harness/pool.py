@@ -41,6 +41,12 @@ class Died(Exception):
         self.finding = finding
 
 
+def environment() -> dict[str, str]:
+    """What a Python process is started with so that it finds this very harness."""
+    paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 class Worker:
     """One worker at a time, with a spare behind it. Starting takes seconds, which only the first request waits for."""
 
@@ -104,6 +110,11 @@ class Worker:
         except (Died, HarnessFault):
             return []
         return found
+
+    def renew(self) -> None:
+        """Let the spare take over, so that nothing is left of what earlier subjects did to the process."""
+        if self._child.loaded:
+            self._replace()
 
     def close(self) -> None:
         """End the forkserver and, with it, the workers."""
@@ -237,11 +248,10 @@ class _Forkserver:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "harness.worker", "--executor", executor, "--control", str(theirs.fileno())]
         command += [] if device is None else ["--device", str(device)]
-        paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]  # this very harness
         with theirs:
             self._process = subprocess.Popen(
                 command,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

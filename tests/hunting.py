@@ -10,7 +10,6 @@ from harness.campaign import Campaign, Plan
 from harness.folders import folder as shipped
 from harness.mutants import Mutant, plant, read
 from harness.pool import Worker
-from harness.results import Finding
 from harness.subjects import operation
 from harness.summary import Summary
 
@@ -33,11 +32,6 @@ def hunted(mutant: Mutant, folder: Path) -> tuple[Summary, float]:
         began = time.monotonic()
         plan = Plan(declared, "gridsim", SECONDS, seed=len(mutant.name), stop_at_first=True)
         return Campaign(plan, worker).run(), time.monotonic() - began
-
-
-def told(findings: tuple[Finding, ...]) -> str:
-    """All that the findings say."""
-    return "\n".join(line for f in findings for line in (f.message, f.accuses, *f.explains))
 
 
 def marked(mutants: list[Mutant]) -> list[Any]:

@@ -62,6 +62,32 @@ def test_a_fault_is_shrunk_to_the_smallest_case_with_what_it_needs_and_run_again
     assert found.executions == len(hunting.memo)
 
 
+def test_a_campaign_that_does_not_shrink_ends_with_the_first_failure_as_it_was_met() -> None:
+    runner = Runner(lambda case: case.group > 1)
+    plan = Plan({"mine": declare()}, "gridsim", 60.0, stop_at_first=True, shrinks=False)
+    summary = Campaign(plan, runner).run()
+    (found,) = summary.findings
+    assert [case for case, _ in runner.shown if case.group > 1] == [found.case]
+    assert (found.again, found.after_cases, summary.cases) == ("", len(runner.shown), len(runner.shown))
+    assert "GQA" in found.needs
+
+
+def test_a_finding_says_after_how_many_cases_it_was_first_met() -> None:
+    hunting = hunted(lambda case: case.group > 1)
+    for case in (Case(), Case(seqs=lens(9)), Case(seqs=lens(9), num_q_heads=4), Case(num_q_heads=2)):
+        hunting.examine(case)
+    (found,) = hunting.found()
+    assert (found.case, found.after_cases) == (Case(num_q_heads=2), 3)
+    assert 0 <= found.after_seconds <= hunting.campaign.elapsed
+
+
+def test_shrinking_may_take_a_grace_that_drawing_may_not() -> None:
+    campaign = hunted(lambda case: False, seconds=1e-6, grace=60.0).campaign
+    assert (campaign.over, campaign.out_of_time) == (True, False)
+    campaign = hunted(lambda case: False, seconds=1e-6).campaign
+    assert (campaign.over, campaign.out_of_time) == (True, True)
+
+
 def test_a_case_that_is_wrong_by_itself_is_told_before_a_smaller_one_that_needs_a_second_run() -> None:
     class ByItselfWhenLong(Runner):
         def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:

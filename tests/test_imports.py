@@ -13,9 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "attribution", "campaign", "commands", "control", "corpus", "doctor", "fuzz", "journal", "known", "machine",
-    "mutants", "platforms", "pool", "replay", "report", "running", "screen", "shrink", "strategies", "subjects",
-    "suite", "summary", "tables", "traits", "__main__",
+    "attribution", "campaign", "commands", "control", "corpus", "crew", "doctor", "exam", "exam_page", "exam_table",
+    "examiner", "fuzz", "hunt", "journal", "known", "machine", "mutants", "platforms", "pool", "replay", "report",
+    "running", "screen", "selection", "shrink", "strategies", "subjects", "suite", "summary", "tables", "traits",
+    "verdicts", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
@@ -137,7 +138,7 @@ def test_a_command_holds_no_logic_of_torch_even_inside_its_functions() -> None:
         assert not {used.partition(".")[0] for used in imports(f"harness.{name}", everywhere=True)} & TORCH, name
 
 
-@pytest.mark.parametrize("name", ["fuzz", "replay", "doctor", "campaign", "suite"])
+@pytest.mark.parametrize("name", ["fuzz", "replay", "doctor", "exam", "examiner", "campaign", "suite"])
 def test_in_a_fresh_process_torch_stays_out(name: str) -> None:
     code = f"import harness.{name}, sys; sys.exit(', '.join({{'torch', 'triton'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

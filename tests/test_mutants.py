@@ -18,6 +18,8 @@ from harness.subjects import WrongUse, load, operation
 #: How many faults each class that a call can show must have, and how many there must be in all.
 REQUIRED: dict[str, int] = {name: 0 for name in CLASSES if name not in BEYOND_A_CALL}
 REQUIRED_IN_ALL = 31
+#: How many of the strongest CI hunts.
+STRONGEST = 10
 
 every_fault = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 
@@ -94,6 +96,11 @@ def test_every_class_that_a_call_can_show_has_its_faults() -> None:
     missing = {name: (counts[name], most) for name, most in REQUIRED.items() if counts[name] < most}
     assert missing == {}
     assert len(MUTANTS) >= REQUIRED_IN_ALL
+
+
+def test_the_strongest_are_each_of_another_class() -> None:
+    classes = [mutant.bug_class for mutant in MUTANTS if mutant.strongest]
+    assert len(classes) == len(set(classes)) == STRONGEST
 
 
 def test_ours_are_shipped_beside_the_harness() -> None:

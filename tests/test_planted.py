@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hunting import MUTANTS, SECONDS, hunted, marked, told
+from hunting import MUTANTS, SECONDS, hunted, marked
 from smallest import SEQUENCES, SMALLEST
 
 from harness.case import Case
 from harness.mutants import Mutant
+from harness.verdicts import told
 
 MOST_TRAITS, MOST_SEQUENCES = 3, 2
 #: What the first faults need: a few tiles of the textbook kernel, elsewhere no more than a second block of 16.

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hunting import MUTANTS, told
+from hunting import MUTANTS
 
 from harness.corpus import Corpus, Entry
 from harness.folders import folder
 from harness.mutants import Mutant, plant
 from harness.pool import Worker
 from harness.subjects import operation
+from harness.verdicts import told
 
 #: Seconds for what hangs, and for everything else.
 HANGS, SECONDS = 2.0, 60.0
