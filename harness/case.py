@@ -19,8 +19,8 @@ FAR = ("far", "farther")
 TablePad = Literal["minus_one", "zero", "huge", "other"]
 Layout = Literal["nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset"]
 SoloLayout = Literal["same", "nhd", "hnd", "padded", "offset"]
-QLayout = Literal["contiguous", "fused_qkv", "transposed_heads"]
-OutLayout = Literal["allocated", "given", "padded"]
+QLayout = Literal["contiguous", "fused_qkv", "transposed_heads", "far"]
+OutLayout = Literal["allocated", "given", "padded", "far"]
 Values = Literal[
     "normal",
     "peaked",
@@ -182,6 +182,11 @@ class Case(Record, frozen=True):
     def kv_layouts(self) -> tuple[str, str]:
         """The layouts of K and of V."""
         return self.layout, (self.layout if self.v_layout == "same" else self.v_layout)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether blocks or rows lie so far apart that their offsets do not fit in 32 bits."""
+        return self.placement in FAR or "far" in (self.q_layout, self.out_layout)
 
     @property
     def batch(self) -> tuple[Seq, ...]:

@@ -14,9 +14,9 @@ from harness.copies import copied, misplaced
 from harness.executors.base import BadAccess, Observed, Written, bits
 from harness.inputs import Materials
 from harness.operations import gathered_tile
+from harness.places import suggested
 from harness.results import Finding
 from harness.tensors import Array
-from harness.wraps import wrap
 from harness.writes import CACHES
 
 
@@ -89,9 +89,9 @@ def _left_there(run: Run, access: BadAccess) -> tuple[str, ...]:
 
 def _accused(materials: Materials, access: BadAccess) -> str:
     """What a place that nobody has suggests."""
-    if found := wrap(materials, access):
-        return found
-    return "strides that are not the tensor's own" if access.story == "in a gap" else ""
+    if access.story == "in a gap":
+        return "strides that are not the tensor's own"
+    return suggested(materials, access)
 
 
 def wrapped(run: Run) -> Iterator[Finding]:

@@ -8,16 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.case import Case, replace
-from harness.inputs import Materials
+from harness.inputs import Materials, materialise
 from harness.probe import supposed
 from harness.rows import Row, listed
-from harness.tensors import Array, Tensor
+from harness.tensors import Array, Tensor, contiguous
 from harness.values import scales
 
 #: Tiles that a kernel may walk in, beside one per block.
 TILES = (16, 32, 64, 128)
 #: What a kernel may forget, in words.
 FEATURES = {"softcap": "softcap", "alibi": "ALiBi", "sinks": "the sink", "scale": "the given scale"}
+#: Dims that a kernel may stop at.
+DIMS = (16, 32, 64, 128)
 #: Keys of score 0 that a normaliser may count too many: more are told as a factor only.
 MOST_KEYS = 256
 
@@ -245,6 +247,10 @@ def _suppositions(case: Case) -> Iterator[tuple[str, Case, Callable[[Materials],
             yield f"the weights are those without {words}", replace(case, **{name: getattr(plain, name)}), _nothing
     if case.new_kv == "dense" and case.k_scale != 1:
         yield "the weights are those with the scale of the cached K on the new K as well", case, _scale_new_k
+    for dims in (dims for dims in DIMS if dims < case.head_dim):
+        yield f"the weights are those of the first {dims} dims of q and K", case, partial(_first_dims, dims=dims)
+    for words, strides in _other_strides(case):
+        yield f"the weights are those of K read with the strides of {words}", case, partial(_restride, strides=strides)
     for shift in range(1, min(case.num_kv_heads, 8)):
         words = f"the weights are those of K {shift} KV {'head' if shift == 1 else 'heads'} further on"
         yield words, case, partial(_roll, name="k_cache", by=shift, axis=2)
@@ -261,6 +267,34 @@ def _scale_new_k(materials: Materials) -> None:
     tensor: Tensor = materials.inputs.k_new
     scaled = tensor.view.astype(np.float64) * scales(materials.case)[0][:, None]
     tensor.view[...] = scaled.astype(tensor.view.dtype)
+
+
+def _first_dims(materials: Materials, dims: int) -> None:
+    materials.inputs.q.view[..., dims:] = 0
+
+
+def _other_strides(case: Case) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Strides that a kernel may take for those of K, in words; none of a pool too large to be read through."""
+    materials = materialise(case)
+    k, v = materials.inputs.k_cache, materials.inputs.v_cache
+    block, slot, head, dim = k.strides
+    found = {
+        "V": v.strides,
+        "blocks that lie block_size tokens apart": (case.block_size * slot, slot, head, dim),
+        "heads that lie head_dim apart": (block, slot, case.head_dim, dim),
+        "a cache without gaps": contiguous(k.shape),
+    }
+    yield from ((words, strides) for words, strides in found.items() if strides != k.strides and not k.storage.sparse)
+
+
+def _restride(materials: Materials, strides: tuple[int, ...]) -> None:
+    """K as it is read through other strides; 0 beyond its memory."""
+    k = materials.inputs.k_cache
+    places = sum(
+        index * stride for index, stride in zip(np.indices(k.shape, sparse=True), strides, strict=True)
+    ) + np.int64(k.offset)
+    inside = places < len(k.storage.data)
+    k.view[...] = np.where(inside, k.storage.data[np.where(inside, places, 0)], 0)
 
 
 def _roll(materials: Materials, name: str, by: int, axis: int) -> None:

@@ -81,6 +81,11 @@ class Materials:
     inputs: Inputs
     stored: Stored | None = None  # what a right call writes into the cache
 
+    def rows(self, tensor: Tensor) -> Array:
+        """The indices of the first dimension that are in use: of a cache its blocks, of anything else all."""
+        caches = (self.inputs.k_cache, self.inputs.v_cache)
+        return self.geometry.used if any(tensor is cache for cache in caches) else np.arange(tensor.shape[0])
+
 
 def materialise(case: Case) -> Materials:
     """Make every tensor of the case."""
@@ -196,7 +201,14 @@ def _query_tensor(case: Case, tokens: int) -> Tensor:
         return strided(shape, (row, case.head_dim, 1), case.dtype)
     if case.q_layout == "transposed_heads":
         return strided(shape, (case.head_dim, tokens * case.head_dim, 1), case.dtype)
+    if case.q_layout == "far":
+        return strided(shape, (_far_row(shape), case.head_dim, 1), case.dtype)
     return dense(shape, case.dtype)
+
+
+def _far_row(shape: tuple[int, ...]) -> int:
+    """A stride in 32 bits that takes the last of three or more rows beyond them."""
+    return max(-(-(2**31) // max(shape[0] - 1, 2)), int(np.prod(shape[1:])))
 
 
 def _output(case: Case) -> Tensor | None:
@@ -205,6 +217,10 @@ def _output(case: Case) -> Tensor | None:
         return None
     if case.out_layout == "given":
         return dense(shape, case.dtype)
+    if case.out_layout == "far":
+        tensor = strided(shape, (_far_row(shape), case.value_dim, 1), case.dtype)
+        tensor.view[...] = poison("nan", case.dtype)  # what is sparse comes full of zeros
+        return tensor
     head = case.value_dim + 5
     return strided(shape, (case.num_q_heads * head + 3, head, 1), case.dtype)
 
@@ -245,6 +261,7 @@ def _new_tensor(case: Case, data: Array, gap: int) -> Tensor:
     """New K or V as a slice of a fused projection where q is one; a row of NaN is dead."""
     heads, dim = data.shape[1:]
     row = heads * dim if case.q_layout == "contiguous" else (case.num_q_heads + 2 * heads) * dim + 1
+    row = _far_row(data.shape) if case.q_layout == "far" else row
     tensor = strided(data.shape, (row + gap, dim, 1), case.dtype)
     tensor.view[...] = values.cast(data, case.dtype)
     tensor.state[~np.isnan(data)] = LIVE

@@ -17,6 +17,7 @@ HEAD_DIMS = (16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
 BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
 DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
+Q_LAYOUTS = ("contiguous", "fused_qkv", "transposed_heads", "far")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
 PLACEMENTS = ("in_order", "reversed", "shuffled", "interleaved", *FAR)
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
@@ -77,7 +78,7 @@ class Profile(Record, frozen=True):
     new_kv: tuple[str, ...] = ("in_cache",)
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
-    q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
+    q_layouts: tuple[str, ...] = Q_LAYOUTS
     placements: tuple[str, ...] = PLACEMENTS
     table_dtypes: tuple[str, ...] = ("int32", "int64")
     table_pads: tuple[str, ...] = TABLE_PADS
@@ -126,13 +127,14 @@ def _plainest(whole: Profile) -> Constants:
 def _combination(pick: random.Random, whole: Profile) -> Constants:
     """Few features at a time show most; half of them at once are what brings any two together soon."""
     count = min(pick.choice((0, 1, 1, 2, 3, (len(whole.features) + 1) // 2)), len(whole.features))
+    lse = ("lse",) if "lse" in whole.features and pick.random() < 0.5 else ()  # one output more to judge
     return Constants(
         head_dim=pick.choice(whole.head_dims),
         block_size=pick.choice(whole.block_sizes),
         dtype=pick.choice(whole.dtypes),
         kv_dtype=pick.choice(whole.kv_dtypes),
         new_kv=pick.choice(whole.new_kv),
-        features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
+        features=tuple(sorted({*pick.sample(whole.features, count), *lse}, key=whole.features.index)),
     )
 
 
@@ -145,7 +147,7 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "dtypes": _allowed(DTYPES, declared.dtypes),
         "layouts": _allowed(LAYOUTS, declared.layouts),
         "v_layouts": _v_layouts(declared),
-        "q_layouts": _allowed(("contiguous", "fused_qkv", "transposed_heads"), declared.q_layouts),
+        "q_layouts": _allowed(Q_LAYOUTS, declared.q_layouts),
         "placements": _allowed(PLACEMENTS, declared.placements),
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
@@ -215,6 +217,8 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
     if rungs < 5:
         near = tuple(p for p in changes.get("placements", whole.placements) if p not in FAR)
         changes["placements"] = near or whole.placements[:1]
+        layouts = changes.get("q_layouts", whole.q_layouts)
+        changes["q_layouts"] = tuple(layout for layout in layouts if layout != "far") or layouts[:1]
     if rungs < 6:
         changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1]}
         changes |= {"slid_out": False, "splits": False, "configs": 1}

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
+from harness.case import NEW_TOKENS, WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
 from harness.profiles import BLOCK_SIZES, HEAD_DIMS, HEADS
 from harness.traits import TRAITS, resized, traits
 
@@ -67,6 +67,9 @@ def _without_sequences(case: Case) -> Iterator[Case]:
     if len(case.seqs) > 1:
         for kv_len in (2, case.block_size + 1):
             yield from _legal(case, seqs=(resized(case.seqs[0], max(kv_len, case.seqs[0].kv_len)),))
+        if case.op in NEW_TOKENS:  # where rows are what is needed, they may be those of one sequence
+            rows = sum(seq.query_len for seq in case.seqs)
+            yield from _legal(case, seqs=(Seq(query_len=rows, kv_len=rows, tag=case.seqs[0].tag),))
 
 
 def _without_traits(case: Case) -> Iterator[Case]:

@@ -32,6 +32,9 @@ LONG_EDGES = 3
 #: By so many a sequence may have more queries than tokens.
 MORE_QUERIES = (1, 3)
 
+#: Of the lengths that are drawn from the edges, about one in so many is 0.
+EMPTY = 8
+
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 #: What a relative of a case may have anew; what belongs together is drawn together.
@@ -229,7 +232,8 @@ def _features(draw: Draw, options: Profile, constants: Constants) -> dict[str, A
     if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:
-        drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
+        far = ("far",) if "far" in options.q_layouts else ()
+        drawn["out_layout"] = draw(st.sampled_from(("given", "padded", *far)))
     if "lse" in names:
         drawn["want_lse"] = True
     if "padding_rows" in names:
@@ -290,7 +294,7 @@ def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[in
     edges = {n * edge + d for edge in (block_size, 16, 64, 128) for n in (1, 2, 3, 4) for d in (-1, 0, 1)}
     drawn = sorted(edge for edge in edges if 1 <= edge <= cap) or [1]
     if options.empty_rows:
-        drawn.append(0)
+        drawn += [0] * (1 + len(drawn) // EMPTY)
     return st.one_of(st.integers(1, cap), st.sampled_from(drawn))
 
 

@@ -217,7 +217,7 @@ def _outside_geometry(declared: Declaration, case: Case) -> str | None:
         "block_sizes": (case.block_size,),
         "groups": (case.group,),
         "layouts": case.kv_layouts,
-        "q_layouts": (case.q_layout,),
+        "q_layouts": (case.q_layout, *(("far",) if case.out_layout == "far" else ())),
         "placements": (case.placement,),
         "table_dtypes": (case.table_dtype,),
     }

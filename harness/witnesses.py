@@ -9,7 +9,7 @@ import numpy as np
 from harness import judge
 from harness.arithmetic import Arithmetic
 from harness.bounds import exceeds
-from harness.case import FAR, Case, replace, to_json
+from harness.case import Case, replace, to_json
 from harness.folders import load
 from harness.inputs import Materials, materialise
 from harness.platforms import judging
@@ -71,7 +71,7 @@ def _flash_attn(case: Case, platform_name: str) -> Testimony:
 
 def _unfit(case: Case) -> str:
     """What it cannot be shown, whatever the tensors are."""
-    if case.placement in FAR:
+    if case.is_far:
         return "far blocks are read elsewhere"
     if case.op == "step" or case.new_kv == "dense":
         return "the new tokens are not in the cache before the call"

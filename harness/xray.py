@@ -11,6 +11,7 @@ from harness.inputs import materialise
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
 from harness.rows import Row, listed
+from harness.traits import BY_NAME
 
 #: What is not live, and what it means that it must be finite.
 POISONED = {
@@ -114,6 +115,8 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
         return (f"sequence {where[0]} has no key: {_without_keys(case, look, where)}",)
     if case.op == "merge" and case.states.empty and len(set(case.states.empty)) == len(case.states.partition):
         return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
+    if filled := _filled(case, look, where):
+        return filled
     found = weights(plain(case), look, quiet)
     if found is None:
         return ()
@@ -136,6 +139,12 @@ def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
     if seen is None or not np.isfinite(np.asarray(seen[0][where[1]]).astype(np.float64)).all():
         return "its weights sum to 0, and 0 is divided by that sum"
     return "its output should be 0, but what is no key of it counts"
+
+
+def _filled(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
+    """What is wrong with the weights of full blocks: one key has weight 1 whatever is read of its K."""
+    partly = BY_NAME["partly filled block"]
+    return _seen(partly.without(plain(case)), look, quiet, where) if case.op != "merge" and partly.has(case) else ()
 
 
 def _not_finite(case: Case, look: Look) -> str:
@@ -170,9 +179,11 @@ def _wrong(case: Case, look: Look) -> bool:
 
 def _of_row(row: Row) -> Iterator[str]:
     """What is wrong with the weights of one row, the most telling first."""
-    if whole := row.strides_of_k() or row.someone_elses():
+    if whole := row.strides_of_k() or row.query_head() or row.someone_elses():
         yield f"{row.place}: {whole}"
         return
+    if not row.visible.any():
+        yield f"{row.place} sees no key: its output should be 0"
     sentences = (*row.foreign(), *row.hidden(), *row.missing(), *factors.rest(row))
     yield from (f"{row.place}: {sentence}" for sentence in sentences or (factors.worst(row),))
 

@@ -63,7 +63,8 @@ def drawn(subject: str, count: int) -> list[Case]:
     """
     options = profile(load(f"ours.{subject}", operation(subject)).declaration, SEED)
     near = tuple(placement for placement in options.placements if placement not in FAR)
-    options = msgspec.structs.replace(options, placements=near)
+    rows = tuple(layout for layout in options.q_layouts if layout != "far")
+    options = msgspec.structs.replace(options, placements=near, q_layouts=rows)
     found: list[Case] = []
     while len(found) < count:
         found += _few(options, SEED + len(found))

@@ -92,6 +92,11 @@ def test_whatever_is_declared_is_drawn_even_where_only_far_blocks_are() -> None:
     assert profile(declare(placements=("far",)), 1, rungs=1).placements == ("far",)
 
 
+def test_half_of_all_combinations_have_the_lse_judged_too() -> None:
+    drawn = [c for seed in range(100) for c in profile(decode.__kvetch__, seed).constants[1:]]
+    assert 0.4 < sum("lse" in c.features for c in drawn) / len(drawn) < 0.7
+
+
 def test_within_the_first_rounds_hardly_a_feature_is_missed_and_every_rung_has_a_turn() -> None:
     assert set(LADDER) >= {1, 2, 3, 4, 5, 6}
     declared, missed = split_decode.__kvetch__, 0

@@ -116,6 +116,12 @@ def test_blocks_come_nearer_where_that_is_enough_and_stay_farther_where_it_is_no
     assert shrink(farther, lambda case: case.placement == "farther") == Case(placement="farther")
 
 
+def test_rows_that_are_needed_become_those_of_one_sequence() -> None:
+    seqs = tuple(Seq(query_len=1, kv_len=9, tag=tag) for tag in range(3))
+    case = Case(op="extend", seqs=seqs)
+    assert shrink(case, lambda case: case.tokens >= 3) == Case(op="extend", seqs=(Seq(query_len=3, kv_len=3),))
+
+
 def test_of_two_layouts_that_differ_one_stays() -> None:
     case = replace(LARGE, layout="padded", v_layout="nhd")
     assert shrink(case, lambda case: "padded" in case.kv_layouts and "nhd" in case.kv_layouts) == Case(

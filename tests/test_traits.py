@@ -49,6 +49,7 @@ WITH: dict[str, dict[str, Any]] = {
     "strides of V unlike K's": {"v_layout": "hnd"},
     "strided cache": {"layout": "kv_stacked"},
     "far blocks": {"placement": "far"},
+    "far rows": {"q_layout": "far"},
     "window": {"window": (0, -1)},
     "tokens that slid out": {"window": (0, -1), "slid_out": True},
     "softcap": {"softcap": 1.0},

@@ -251,6 +251,60 @@ def test_k_of_another_head_is_named_where_v_is_right() -> None:
     assert any("the weights are those of K 1 KV head further on" in words for words in told), told
 
 
+def restrided(inputs: Any, strides: tuple[int, ...]) -> Any:
+    """The inputs with K seen through other strides; what it then shows lies in the same memory."""
+    k_cache = inputs.k_cache.as_strided(inputs.k_cache.shape, strides, inputs.k_cache.storage_offset())
+    return type(inputs)(**{**vars(inputs), "k_cache": k_cache})
+
+
+STRIDES: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "blocks": ({"layout": "kv_interleaved"}, lambda k: (16 * k[1], *k[1:]), "blocks that lie block_size tokens apart"),
+    "heads": ({"layout": "hnd"}, lambda k: (*k[:2], 16, 1), "heads that lie head_dim apart"),
+    "one token": ({"layout": "hnd", "seqs": lens(1)}, lambda k: (*k[:2], 16, 1), "heads that lie head_dim apart"),
+    "gaps": ({"layout": "padded", "num_kv_heads": 1}, lambda k: (256, 16, 16, 1), "a cache without gaps"),
+}
+
+
+@pytest.mark.parametrize(("changes", "strides", "words"), STRIDES.values(), ids=STRIDES)
+def test_k_that_is_read_with_other_strides_is_named_with_them(
+    changes: dict[str, Any], strides: Any, words: str
+) -> None:
+    case = replace(TWO, **changes)
+    told = explained(case, lambda inputs: right(restrided(inputs, strides(inputs.k_cache.stride()))))
+    assert any(f"the weights are those of K read with the strides of {words}" in sentence for sentence in told), told
+
+
+def test_v_of_the_query_s_head_is_named() -> None:
+    def run(inputs: Any) -> Any:
+        v_cache = inputs.v_cache.as_strided(
+            (*inputs.v_cache.shape[:2], 4, 16), inputs.v_cache.stride(), inputs.v_cache.storage_offset()
+        )
+        k_cache = inputs.k_cache.repeat_interleave(2, dim=2)
+        return right(type(inputs)(**{**vars(inputs), "k_cache": k_cache, "v_cache": v_cache}))
+
+    told = explained(replace(TWO, seqs=lens(16)), run)
+    assert any("V is read where head 1 would lie, that of the query, and not its KV head 0" in w for w in told), told
+
+
+def test_dims_that_are_left_out_of_a_score_are_named() -> None:
+    def run(inputs: Any) -> Any:
+        q = inputs.q.clone()
+        q[..., 64:] = 0
+        return right(type(inputs)(**{**vars(inputs), "q": q}))
+
+    told = explained(replace(TWO, head_dim=72), run)
+    assert any("the weights are those of the first 64 dims of q and K" in words for words in told), told
+
+
+def test_a_row_that_sees_no_key_is_told_so_where_it_has_an_output() -> None:
+    def run(inputs: Any) -> Any:
+        kv_lens = inputs.kv_lens.clamp(min=1)
+        return right(type(inputs)(**{**vars(inputs), "kv_lens": kv_lens}))
+
+    told = explained(replace(TWO, seqs=lens(0, 21), extra_columns=1, table_pad="zero"), run)
+    assert told[0] == "sequence 0, head 0 sees no key: its output should be 0"
+
+
 @pytest.mark.parametrize(
     ("changes", "forgotten", "words"),
     [

@@ -19,7 +19,7 @@ from harness.folders import PACKAGE
 from harness.inputs import Inputs, Materials
 from harness.operations import output_shape
 from harness.subjects import Subject
-from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor
+from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor, copied
 from harness.values import DTYPES
 from harness.writes import CACHES, apply
 
@@ -148,7 +148,7 @@ class Placement:
         if key not in self._flat:
             self._flat[key] = self._copy(tensor.storage)
         flat = self._flat[key]
-        if tensor.storage.sparse and self.device != "cpu":
+        if tensor.storage.sparse:
             self._copy_used(tensor, flat)
         return flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
 
@@ -163,23 +163,20 @@ class Placement:
         return tuple(n for n in names if address and getattr(self.inputs, n).untyped_storage().data_ptr() == address)
 
     def _copy(self, storage: Storage) -> torch.Tensor:
-        if not storage.sparse:
-            return to_torch(storage.data.copy(), storage.dtype).to(self.device)
-        if self.device == "cpu":
-            return to_torch(storage.data, storage.dtype)
+        if self.device == "cpu" or not storage.sparse:
+            return to_torch(copied(storage), storage.dtype).to(self.device)
         return torch.empty(len(storage.data), dtype=_TORCH[storage.dtype], device=self.device)
 
     def _copy_used(self, tensor: Tensor, flat: torch.Tensor) -> None:
-        used = self.materials.geometry.used
         placed = flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
-        for block in used.tolist():
-            placed[block] = to_torch(np.ascontiguousarray(tensor.view[block]), tensor.storage.dtype).to(self.device)
+        for row in self.materials.rows(tensor).tolist():
+            placed[row] = to_torch(np.ascontiguousarray(tensor.view[row]), tensor.storage.dtype).to(self.device)
 
     def _sparse(self) -> list[tuple[str, Tensor]]:
         return [(name, t) for name, t in self.materials.inputs.tensors().items() if t.storage.sparse]
 
     def _used(self, tensor: Tensor) -> Array:
-        return tensor.view[self.materials.geometry.used].copy()
+        return tensor.view[self.materials.rows(tensor)].copy()
 
     @cached_property
     def moved(self) -> dict[int, Array]:
@@ -198,7 +195,7 @@ class Placement:
         if not tensor.storage.sparse:
             as_before = self.materials.stored is None and not self.moved[id(tensor.storage)].size
             return None if as_before else self._compared(name, tensor)
-        used = self.materials.geometry.used
+        used = self.materials.rows(tensor)
         rows = {int(block): i for i, block in enumerate(used)}
         after = self.after(tensor)[torch.from_numpy(used).to(self.device)]
         written = Written.between(name, to_numpy(after), self._expected(name, self._before[name], rows))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from harness.case import FAR, Case
+from harness.case import Case
 from harness.executors import gridsim
 from harness.executors.base import BadAccess, Conditions, Failure, Observed, Placement, observe
 from harness.inputs import Materials
@@ -194,7 +194,7 @@ class Interpreter:
         """Its bfloat16 arithmetic multiplies bit patterns; far memory would be read for real."""
         if case.dtype == "bfloat16":
             return "the interpreter is wrong in bfloat16"
-        return "the interpreter would read far memory for real" if case.placement in FAR else None
+        return "the interpreter would read far memory for real" if case.is_far else None
 
     def under(self, conditions: Conditions) -> None:
         """The interpreter runs programs in their order, and fills nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.case import FAR, Case
+from harness.case import Case
 from harness.executors.base import Conditions, Observed, Placement, failure, observe
 from harness.inputs import Materials, materialise
 from harness.subjects import Subject, WrongUse
@@ -31,11 +31,11 @@ class Gpu:
         """Memory is real here, and an autotuned kernel times its configs."""
         if case.hints.config:
             return f"config {case.hints.config} is named, but on a GPU the kernel's own tuning chooses"
-        if case.placement not in FAR:
+        if not case.is_far:
             return None
         torch.cuda.empty_cache()  # what earlier cases took and nobody holds is free
         if _bytes(case) > SHARE_OF_FREE * torch.cuda.mem_get_info()[0]:
-            return f"far blocks need more than {SHARE_OF_FREE:.0%} of the device memory that is free"
+            return f"far blocks or rows need more than {SHARE_OF_FREE:.0%} of the device memory that is free"
         return None
 
     def under(self, conditions: Conditions) -> None:
