@@ -41,6 +41,8 @@ SHRINKING_LIMIT = {"gridsim": 1.0, "gpu": 20.0, "interpreter": 5.0}
 HANG_FACTOR = 20
 #: Seconds by which the last case may outlast the budget.
 OVERTIME = 2.0
+#: So many of the first cases are remembered: a subject may have kept something of theirs.
+EARLIEST = 20
 
 
 class Runner(Protocol):
@@ -97,6 +99,7 @@ class Campaign:
     drawn: coverage.Drawn = field(default_factory=dict)
     reached: dict[str, reach.Row] = field(default_factory=dict)
     latest: dict[str, dict[str, Case]] = field(default_factory=dict)  # subject to behaviour to a case that showed it
+    earliest: dict[str, list[Case]] = field(default_factory=dict)  # subject to the first cases that were judged
     platform: str = ""
     faults: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -269,6 +272,9 @@ class Campaign:
             self.declined[result.declined] = self.declined.get(result.declined, 0) + 1
             return
         self.cases += 1
+        earliest = self.earliest.setdefault(result.subject, [])
+        if len(earliest) < EARLIEST:
+            earliest.append(result.case)
         coverage.count(self.drawn, result.case)
         reach.count(self.reached, result)
         reach.note(self.latest, result)

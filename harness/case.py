@@ -151,6 +151,7 @@ class Case(Record, frozen=True):
     tile: Tile = Tile()
     states: States = States()
     hints: Hints = Hints()
+    before: "Case | None" = None  # a call that comes first, in a process that has seen no other
     geometry_seed: int = 0
     data_seed: int = 0
 
@@ -318,7 +319,25 @@ def _sharing_complaints(case: Case) -> list[str]:
     return found
 
 
-PARTS = (_shape_complaints, _feature_complaints, _batch_complaints, _operation_complaints, _sharing_complaints)
+def _order_complaints(case: Case) -> list[str]:
+    if case.before is None:
+        return []
+    found = []
+    if case.before.op != case.op:
+        found.append(f"before has op {case.before.op!r}, but should be a call of the same op {case.op!r}")
+    if case.before.before is not None:
+        found.append("before has a call before it as well, but there should be one at most")
+    return found
+
+
+PARTS = (
+    _shape_complaints,
+    _feature_complaints,
+    _batch_complaints,
+    _operation_complaints,
+    _sharing_complaints,
+    _order_complaints,
+)
 
 
 def to_json(record: msgspec.Struct) -> str:

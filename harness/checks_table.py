@@ -114,7 +114,7 @@ CHECKS = (
         "the grid, or the mask of the last store",
         "test_checks.test_a_given_out_that_is_left_in_part_is_unwritten",
         RIGHT,
-        "a given out",
+        "a given out, or gridsim",
     ),
     Check(
         checks.inaccurate,

@@ -22,6 +22,8 @@ FEATURES = {"softcap": "softcap", "alibi": "ALiBi", "sinks": "the sink", "scale"
 DIMS = (16, 32, 64, 128)
 #: Keys of score 0 that a normaliser may count too many: more are told as a factor only.
 MOST_KEYS = 256
+#: Rows of q, each with its head, that a kernel may take for another: so many are supposed.
+MOST_ROWS = 12
 
 
 def rest(row: Row) -> Iterator[str]:
@@ -231,7 +233,7 @@ def worst(row: Row) -> str:
 def _forgotten(row: Row) -> str:
     """The weights are right for inputs that differ in one respect."""
     cells = row.weights.cells
-    for words, case, change in _suppositions(row.case):
+    for words, case, change in _suppositions(row):
         supposedly = supposed(case, change, cells)[row.token, row.head]
         own = row.visible
         off = np.abs(row.got - supposedly)[own]
@@ -240,8 +242,8 @@ def _forgotten(row: Row) -> str:
     return ""
 
 
-def _suppositions(case: Case) -> Iterator[tuple[str, Case, Callable[[Materials], Any]]]:
-    plain = Case()
+def _suppositions(row: Row) -> Iterator[tuple[str, Case, Callable[[Materials], Any]]]:
+    case, plain = row.case, Case()
     for name, words in FEATURES.items():
         if getattr(case, name) != getattr(plain, name):
             yield f"the weights are those without {words}", replace(case, **{name: getattr(plain, name)}), _nothing
@@ -257,6 +259,24 @@ def _suppositions(case: Case) -> Iterator[tuple[str, Case, Callable[[Materials],
     for shift in range(1, min(case.num_q_heads, 8)):
         words = f"the weights are those of q {shift} {'head' if shift == 1 else 'heads'} further on"
         yield words, case, partial(_roll, name="q", by=shift, axis=1)
+    for shift in range(1, min(case.tokens * case.num_q_heads, MOST_ROWS)):
+        words = (
+            f"the weights are those of q of {_other_row(row, shift)}: the offset of q, or one of its strides, is wrong"
+        )
+        yield words, case, partial(_other_rows, by=shift)
+
+
+def _other_row(row: Row, shift: int) -> str:
+    """The row of q that is so many rows further on, heads counted within tokens."""
+    heads = row.case.num_q_heads
+    token, head = divmod((row.token * heads + row.head + shift) % (row.case.tokens * heads), heads)
+    return f"token {token}, head {head} of the batch"
+
+
+def _other_rows(materials: Materials, by: int) -> None:
+    q = materials.inputs.q
+    rows = q.view.copy().reshape(-1, q.shape[2])
+    q.view[...] = np.roll(rows, -by, axis=0).reshape(q.shape)
 
 
 def _nothing(materials: Materials) -> None:  # noqa: ARG001  (the case itself is changed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from harness import control
+from harness import control, earlier
 from harness.attribution import attribution
 from harness.case import Case
 from harness.profiles import Profile
@@ -54,6 +54,7 @@ class Hunt:
     first_failure: float | None = None
     after: tuple[int, float] = (0, 0.0)  # cases and seconds of the campaign until then
     patience: float = SHRINK_SECONDS
+    keeps: bool = False  # the smallest case fails here, but not in a process that has run nothing before
 
     def search(self, drawn: Profile, round_seed: int) -> None:
         """Draw and shrink; returns when the round is over, raises Stop when the campaign is."""
@@ -165,6 +166,8 @@ class Hunt:
 
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
         again = self._run_again(smallest.case, smallest.headline.family) if smallest.headline else ""
+        if self.keeps and (pair := earlier.after_another(self, smallest)) and pair.headline:
+            smallest, again = pair, self._run_again(pair.case, pair.headline.family)
         smallest = self._explained(smallest)
         finding = smallest.headline
         assert finding is not None
@@ -199,24 +202,31 @@ class Hunt:
         return msgspec.structs.replace(smallest, findings=tuple(told))
 
     def _run_again(self, case: Case, family: str) -> str:
-        """For example "3 of 3"; a hang is not waited for when the time is over."""
+        """For example "3 of 3", the last of them in a process of its own; no hang is waited for when time is over."""
         if self.campaign.interrupted or (family == "hang" and self.campaign.out_of_time):
             return ""
         again: list[bool] = []
         while len(again) < CONFIRMATIONS and not self.campaign.interrupted:
-            again.append(self._again(case, family, patient=True))
-        return f"{sum(again)} of {len(again)}"
+            again.append(self._again(case, family, patient=True, fresh=len(again) == CONFIRMATIONS - 1))
+        self.keeps = len(again) == CONFIRMATIONS and again[0] and not again[-1]
+        return f"{sum(again)} of {len(again)}{', but not in a process of its own' if self.keeps else ''}"
 
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:
         """The traits that cannot be taken away, one after the other, without losing the fault."""
+        alone = case.before is not None
         for trait in sorted(TRAITS, key=lambda trait: -trait.rung):
-            if trait.has(case) and not self.campaign.out_of_time and self._again(trait.without(case), family):
+            if (
+                trait.has(case)
+                and not self.campaign.out_of_time
+                and self._again(trait.without(case), family, fresh=alone)
+            ):
                 case = trait.without(case)
         return tuple(trait.name for trait in TRAITS if trait.has(case))
 
-    def _again(self, case: Case, family: str, patient: bool = False) -> bool:
+    def _again(self, case: Case, family: str, patient: bool = False, fresh: bool = False) -> bool:
         limit = self.campaign.short_limit() if family == "hang" and not patient else self.campaign.limit()
-        result = self.campaign.runner.run(case, self.subject, limit, thorough=True)
+        options = {"thorough": True} | ({"fresh": True} if fresh else {})
+        result = self.campaign.runner.run(case, self.subject, limit, **options)
         return any(finding.family == family for finding in result.findings)
 
 

@@ -17,7 +17,7 @@ from harness.executors import Executor, Observed, executor
 from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
-from harness.laws import First
+from harness.laws import First, told
 from harness.operations import ATTENTION
 from harness.platforms import judging
 from harness.reading import Reading, attending, read
@@ -28,6 +28,8 @@ from harness.tensors import Array
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
 SAMPLE = 8
+#: What is accused where only a call after another one is wrong.
+KEPT = "what the subject keeps from one call for the next: a plan, a buffer or a number of the first"
 
 
 @cache
@@ -102,6 +104,8 @@ class Session:
 
     def judged(self) -> Result:
         """Call, judge, compare with changed inputs."""
+        if self.case.before is not None:
+            self.observe_on(self.where, materialise(self.case.before))
         materials = materialise(self.case)
         observed = self.observe(materials)
         if reason := _no_verdict(observed):
@@ -115,6 +119,7 @@ class Session:
         if not findings:
             findings += looks.look(First(run, reading.arithmetic, self))
         findings = self.xrayed(findings) if self.explain else findings
+        findings = findings if self.case.before is None else _remembered(findings)
         return self._result(run, findings, reading)
 
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
@@ -261,6 +266,14 @@ def _unkept(findings: list[Finding], reading: Reading) -> list[Finding]:
     return [
         msgspec.structs.replace(f, explains=(*f.explains, *reading.broken)) if f.kind in numbers else f
         for f in findings
+    ]
+
+
+def _remembered(findings: list[Finding]) -> list[Finding]:
+    """Findings of a call that is right when no other came before it."""
+    return [
+        msgspec.structs.replace(found, accuses="; ".join(filter(None, (KEPT, found.accuses))))
+        for found in told("another call came first in the same process", findings)
     ]
 
 

@@ -82,9 +82,16 @@ class Worker:
         self._child.loaded.add((subject, op))
         return msgspec.convert(reply["declaration"], Declaration)
 
-    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
-        """Run the case. A new worker imports the subject first, which does not count against the limit."""
+    def run(self, case: Case, subject: str, limit_seconds: float, fresh: bool = False, **options: Any) -> Result:
+        """Run the case. A new worker imports the subject first, which does not count against the limit.
+
+        Where it is to be `fresh`, or has a call before it, nothing has run in the worker.
+        """
         began = time.monotonic()
+        if fresh or case.before is not None:
+            self._make_ready()
+            self._replace()
+            self.restarts -= 1  # nobody died
         outcome: dict[str, Any]
         try:
             self._load(subject, case.op)

@@ -1,5 +1,6 @@
 """Drawing profiles: what one round of a campaign may draw, within a declaration and up to a rung of the ladder."""
 
+import itertools
 import random
 from typing import Any, TypeVar
 
@@ -42,8 +43,12 @@ USELESS: dict[str, tuple[str, ...]] = {
 }
 KV_DTYPES: tuple[KvFloat, ...] = ("same", "e4m3", "e5m2")
 
-#: Combinations of compile-time constants that one round draws from.
-POOL = 10
+#: How many features each combination of compile-time constants has, in all enough for every feature.
+HANDS = (0, 1, 1, 1, 2, 2, 3, 3, 5)
+#: Features whose order matters, each being part of what a score becomes, and how many pairs of them a pool has.
+SCORED, PAIRS = ("window", "softcap", "alibi", "sinks"), 3
+#: Combinations that one round draws from: these and the plainest.
+POOL = len(HANDS) + 1
 #: Elements of K and V together that one case may hold, tokens of one sequence, and programs of a plain grid.
 BUDGET_ELEMENTS = 2**18
 BUDGET_TOKENS = 700
@@ -106,7 +111,7 @@ def profile(declared: Declaration, seed: int, rungs: int = 6) -> Profile:
     """
     pick = random.Random(seed)  # noqa: S311  (drawing, not secrecy)
     whole = _on_rungs(whole_profile(declared), rungs)
-    pool = dict.fromkeys([_plainest(whole), *(_combination(pick, whole) for _ in range(POOL - 1))])
+    pool = dict.fromkeys([_plainest(whole), *(_combination(pick, whole, hand) for hand in _dealt(pick, whole))])
     return msgspec.structs.replace(whole, constants=tuple(pool))
 
 
@@ -124,17 +129,31 @@ def _plainest(whole: Profile) -> Constants:
     )
 
 
-def _combination(pick: random.Random, whole: Profile) -> Constants:
-    """Few features at a time show most; half of them at once are what brings any two together soon."""
-    count = min(pick.choice((0, 1, 1, 2, 3, (len(whole.features) + 1) // 2)), len(whole.features))
-    lse = ("lse",) if "lse" in whole.features and pick.random() < 0.5 else ()  # one output more to judge
+def _dealt(pick: random.Random, whole: Profile) -> list[set[str]]:
+    """The features of each combination but the plainest, dealt like cards: each has its turn in every pool.
+
+    Few at a time: each alone, and pairs of them, show most. The right side of a window shows where nothing is causal.
+    """
+    deck = [name for _ in range(sum(HANDS)) for name in pick.sample(whole.features, len(whole.features))]
+    hands = [{deck.pop() for _ in range(count)} if deck else set() for count in pick.sample(HANDS, len(HANDS))]
+    pairs = list(itertools.combinations([name for name in SCORED if name in whole.features], 2))
+    for hand, pair in zip(hands, pick.sample(pairs, min(len(pairs), PAIRS)), strict=False):
+        hand.update(pair)
+    for hand in hands:
+        if "window" in hand and "non_causal" in whole.features and pick.random() < 0.5:
+            hand.add("non_causal")
+    return hands
+
+
+def _combination(pick: random.Random, whole: Profile, hand: set[str]) -> Constants:
+    lse = {"lse"} & set(whole.features) if pick.random() < 0.5 else set()  # one output more to judge
     return Constants(
         head_dim=pick.choice(whole.head_dims),
         block_size=pick.choice(whole.block_sizes),
         dtype=pick.choice(whole.dtypes),
         kv_dtype=pick.choice(whole.kv_dtypes),
         new_kv=pick.choice(whole.new_kv),
-        features=tuple(sorted({*pick.sample(whole.features, count), *lse}, key=whole.features.index)),
+        features=tuple(sorted(hand | lse, key=whole.features.index)),
     )
 
 

@@ -176,7 +176,8 @@ class Row:
     @property
     def v_strides(self) -> tuple[int, ...]:
         """Those of V in the cache, in elements."""
-        return self.materials.inputs.v_cache.strides
+        strides: tuple[int, ...] = self.materials.inputs.v_cache.strides
+        return strides
 
     def _of(self, sequence: int) -> set[int]:
         """Tokens of a sequence that have a weight here."""

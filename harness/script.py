@@ -156,6 +156,8 @@ def script(entry: Entry, subject: str | None) -> str:
     name = subject or entry.subject
     if entry.case.op == "cache_write":
         raise WrongUse("a script judges an output, but cache_write has none: use python -m harness.replay")
+    if entry.case.before is not None:
+        raise WrongUse("a script makes one call, but this case has one before it: use python -m harness.replay")
     kernel, function, call = _kernel(name, entry.case.op)
     materials = materialise(entry.case)
     writer = _Writer(materials)

@@ -15,6 +15,7 @@ Fails = Callable[[Case], bool]
 def size(case: Case) -> tuple[Any, ...]:
     """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
     tokens = sum(seq.kv_len + seq.query_len for seq in case.seqs) + case.tile.end + case.tile.start
+    tokens += 0 if case.before is None else sum(seq.kv_len + seq.query_len for seq in case.before.seqs)
     tokens += case.slots.holes + case.slots.tail_padding + case.padding_rows
     tokens += sum(2 * (seq.query_len - seq.kv_len) for seq in case.seqs if 0 < seq.kv_len < seq.query_len)
     written = len(msgspec.json.encode(without_defaults(case)))
@@ -61,7 +62,10 @@ def _bare(case: Case) -> Iterator[Case]:
 
 
 def _without_sequences(case: Case) -> Iterator[Case]:
-    """One less; or the first alone with another token or block, where a second token is all that is needed."""
+    """One less; or the first alone with another token or block, where a second token is all that is needed.
+
+    Of two that differ in length one may do, with a maximum that is looser than need be.
+    """
     for i in range(len(case.seqs)):
         yield from _legal(case, seqs=case.seqs[:i] + case.seqs[i + 1 :])
     if len(case.seqs) > 1:
@@ -70,6 +74,7 @@ def _without_sequences(case: Case) -> Iterator[Case]:
         if case.op in NEW_TOKENS:  # where rows are what is needed, they may be those of one sequence
             rows = sum(seq.query_len for seq in case.seqs)
             yield from _legal(case, seqs=(Seq(query_len=rows, kv_len=rows, tag=case.seqs[0].tag),))
+        yield from _legal(case, seqs=(resized(case.seqs[0], case.seqs[0].kv_len),), max_len_slack=1)
 
 
 def _without_traits(case: Case) -> Iterator[Case]:
@@ -191,6 +196,16 @@ def _nearer(case: Case) -> Iterator[Case]:
         yield replace(case, placement="far")
 
 
+def _plainer_call_before(case: Case) -> Iterator[Case]:
+    """The call before it shrinks as a case does."""
+    if case.before is not None:
+        yield from _legal(case, before=Case(op=case.op))
+        for candidates in PASSES:
+            for before in candidates(case.before):
+                if size(before) < size(case.before):
+                    yield from _legal(case, before=before)
+
+
 def _one_layout(case: Case) -> Iterator[Case]:
     """V laid out as K is and K plain as V was: that needs only one of the two named."""
     if case.v_layout == "nhd":
@@ -215,4 +230,5 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _defaults,
     _nearer,
     _one_layout,
+    _plainer_call_before,
 )

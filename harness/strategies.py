@@ -31,6 +31,8 @@ QUERY_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
 LONG_EDGES = 3
 #: By so many a sequence may have more queries than tokens.
 MORE_QUERIES = (1, 3)
+#: One batch in so many and one more has no new token at all: every prompt is in the cache.
+IDLE = 15
 
 #: Of the lengths that are drawn from the edges, about one in so many is 0.
 EMPTY = 8
@@ -255,6 +257,8 @@ def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], constants: Const
         cap = max(1, min(cap, math.isqrt(BUDGET_SCORES // heads[0] // count)))
     length = _length(options, block_size, cap)
     common = None if options.ragged else draw(length)
+    if options.op == "extend" and options.empty_rows and draw(st.integers(0, IDLE)) == IDLE:
+        return tuple(Seq(query_len=0, kv_len=draw(length), tag=tag) for tag in range(count))
     seqs: list[Seq] = []
     for _ in range(count):
         kv_len = draw(length) if common is None else common

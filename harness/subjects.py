@@ -82,7 +82,8 @@ class Subject:
 
     def declines(self, case: Case) -> str | None:
         """Why this subject cannot do the case, or None."""
-        return declines(self.declaration, case)
+        earlier = case.before and declines(self.declaration, case.before)
+        return declines(self.declaration, case) or (f"the call before it: {earlier}" if earlier else None)
 
 
 def subject(op: str = "decode", **declared: Any) -> Callable[[Function], Function]:

@@ -266,6 +266,7 @@ TRAITS = (
     Trait("several splits", 6, lambda c: c.hints.num_splits > 1, _reset("hints"), "splits=False"),
     Trait("another config", 6, lambda c: c.hints.config > 0, _first_config, "configs=1"),
     Trait("not causal", 6, lambda c: not c.causal, _reset("causal"), "non_causal=False"),
+    Trait("a call before it", 6, lambda c: c.before is not None, _reset("before")),
 )
 BY_NAME = {trait.name: trait for trait in TRAITS}
 

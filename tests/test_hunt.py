@@ -136,7 +136,8 @@ def test_confirming_asks_for_a_thorough_run() -> None:
     hunting = hunted(lambda case: True)
     hunting.examine(Case())
     list(hunting.found())
-    assert hunting.campaign.runner.shown[-1][1] == {"thorough": True}
+    options = [options for _, options in hunting.campaign.runner.shown[1:4]]
+    assert options == [{"thorough": True}, {"thorough": True}, {"thorough": True, "fresh": True}]
 
 
 class Explaining(Runner):

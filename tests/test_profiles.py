@@ -7,7 +7,7 @@ import pytest
 from harness.campaign import LADDER
 from harness.case import Op
 from harness.ours import cache_write, decode, extend, gather, merge, split_decode, step
-from harness.profiles import FEATURES, POOL, USELESS, Profile, not_drawn, profile, useful, whole_profile
+from harness.profiles import FEATURES, POOL, SCORED, USELESS, Profile, not_drawn, profile, useful, whole_profile
 from harness.subjects import declare
 
 OURS = {
@@ -50,6 +50,12 @@ def test_any_two_features_meet_in_a_quarter_of_all_pools() -> None:
     pools = [profile(split_decode.__kvetch__, seed).constants for seed in range(200)]
     for two in itertools.combinations(whole_profile(split_decode.__kvetch__).features, 2):
         assert sum(any(set(two) <= set(c.features) for c in pool) for pool in pools) > len(pools) / 4, two
+
+
+def test_any_two_features_of_a_score_meet_in_one_of_three_pools() -> None:
+    pools = [profile(decode.__kvetch__, number).constants for number in range(30)]
+    for pair in itertools.combinations(SCORED, 2):
+        assert sum(any(set(pair) <= set(one.features) for one in pool) for pool in pools) >= 10, pair
 
 
 @pytest.mark.parametrize("op", ["decode", "extend", "step", "cache_write", "gather", "merge"])

@@ -104,6 +104,21 @@ def test_of_more_queries_than_tokens_two_of_one_stay() -> None:
     assert least == Case(op="extend", seqs=(Seq(query_len=2, kv_len=1),))
 
 
+def test_a_maximum_that_is_larger_than_a_length_needs_no_second_sequence() -> None:
+    case = Case(op="extend", seqs=(Seq(query_len=3, kv_len=9), Seq(query_len=9, kv_len=9, tag=1)))
+
+    def fails(case: Case) -> bool:
+        return case.max_len_slack > 0 or len({seq.query_len for seq in case.seqs}) > 1
+
+    assert shrink(case, fails) == Case(op="extend", max_len_slack=1)
+
+
+def test_a_call_before_it_shrinks_as_well() -> None:
+    case = replace(LARGE, before=replace(LARGE, data_seed=9))
+    least = shrink(case, lambda case: case.before is not None and case.before.num_q_heads > 1)
+    assert least == Case(before=Case(num_q_heads=2))
+
+
 def test_of_skipped_slots_one_stays() -> None:
     case = Case(op="cache_write", seqs=(Seq(query_len=20, kv_len=20),), slots=Slots(holes=2, tail_padding=3))
     least = shrink(case, lambda case: case.slots.holes + case.slots.tail_padding > 0)

@@ -117,9 +117,29 @@ def test_compile_time_constants_come_from_a_small_pool():
     assert 5 < len(constants) <= profiles.POOL
 
 
-def test_every_feature_is_in_the_pool_of_some_of_the_first_rounds():
-    pools = [profile(OURS, number).constants for number in range(4)]
-    assert {name for pool in pools for constants in pool for name in constants.features} == set(profiles.FEATURES)
+@pytest.mark.parametrize("number", range(4))
+def test_every_feature_is_in_the_pool_of_every_round(number):
+    pool = profile(OURS, number).constants
+    assert {name for constants in pool for name in constants.features} == set(profiles.FEATURES)
+    assert max(len(constants.features) for constants in pool) <= max(profiles.HANDS) + 1
+
+
+def test_a_subject_without_features_has_a_pool_all_the_same():
+    pool = profile(declare(op="gather"), 1).constants
+    assert len(pool) > 5
+    assert {constants.features for constants in pool} == {()}
+
+
+def test_a_window_has_a_right_side_where_nothing_is_causal():
+    pools = [profile(OURS, number).constants for number in range(8)]
+    both = [c for pool in pools for c in pool if {"window", "non_causal"} <= set(c.features)]
+    assert len(both) > 2
+
+
+def test_batches_without_any_new_token_are_drawn_for_extend_alone():
+    idle = [case for case in whole("extend") if not any(seq.query_len for seq in case.seqs)]
+    assert any(len(case.seqs) > 1 for case in idle)
+    assert all(any(seq.query_len for seq in case.seqs) for op in ("step", "cache_write") for case in whole(op))
 
 
 # --- every operation ---------------------------------------------------------------------------------------------

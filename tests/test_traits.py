@@ -66,6 +66,7 @@ WITH: dict[str, dict[str, Any]] = {
     "several splits": {"hints": Hints(num_splits=2)},
     "another config": {"hints": Hints(config=1)},
     "not causal": {"causal": False},
+    "a call before it": {"before": Case()},
 }
 
 #: One full block, so that nothing else is odd about it.
@@ -151,6 +152,7 @@ def test_what_a_subject_cannot_declare_away_is_every_kernels_of_its_operation() 
         "a prefix in the cache",
         "skipped slots",
         "slots out of order",
+        "a call before it",
         "tile inside a block",
         "empty state",
         "several states",

@@ -1,5 +1,6 @@
 """The x-ray recovers the weights of any kernel, and says in words what is wrong with them; of a right one, nothing."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -303,6 +304,16 @@ def test_a_row_that_sees_no_key_is_told_so_where_it_has_an_output() -> None:
 
     told = explained(replace(TWO, seqs=lens(0, 21), extra_columns=1, table_pad="zero"), run)
     assert told[0] == "sequence 0, head 0 sees no key: its output should be 0"
+
+
+def test_q_that_is_read_from_another_row_is_named_with_its_token_and_head() -> None:
+    def run(inputs: Any) -> Any:
+        rows = inputs.q.reshape(-1, inputs.q.shape[2]).roll(-3, 0)
+        return right(dataclasses.replace(inputs, q=rows.reshape(inputs.q.shape)))
+
+    told = explained(TWO, run)
+    named = [re.search(r"those of q of token (\d), head (\d) of the batch: the offset of q", words) for words in told]
+    assert any(named), told
 
 
 @pytest.mark.parametrize(
