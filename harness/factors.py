@@ -39,7 +39,7 @@ def rest(row: Row) -> Iterator[str]:
         return
     if odd:
         return
-    words = _forgotten(row) or _repeated(row, there) or _tiles(row, there) or _apart(row, there)
+    words = _forgotten(row) or _repeated(row, there) or _tiles(row, there) or _stale(row, there) or _apart(row, there)
     words = words or power(got, true, within)
     yield words or worst(row)
 
@@ -152,6 +152,21 @@ def _repeated(row: Row, there: NDArray[np.bool_]) -> str:
         return ""
     amount = "twice" if round(times) == 2 else f"{round(times)} times"
     return f"{row.where_is(tokens)} {'count' if len(tokens) > 1 else 'counts'} {amount}"
+
+
+def _stale(row: Row, there: NDArray[np.bool_]) -> str:
+    """The first tokens count as if no larger score had come after them: the best of them like the best of all."""
+    tokens, got, true, within = row.mine[there], row.got[there], row.true[there], row.within[there]
+    first = np.abs(got - true) > 2 * within
+    if not 0 < first.sum() < len(first) or tokens[first].max() > tokens[~first].min():
+        return ""
+    factor = float(true.max() / true[first].max())
+    if factor == 1.0 or not _fits(got[first], factor * true[first], within[first], factor):
+        return ""
+    return (
+        f"{row.where_is(np.sort(tokens[first]))} {'count' if first.sum() > 1 else 'counts'} {factor:.4g} times as much "
+        "as it should: what was summed before is not rescaled when the maximum moves"
+    )
 
 
 def _apart(row: Row, there: NDArray[np.bool_]) -> str:

@@ -100,12 +100,15 @@ def _mixed_dims(case: Case, look: Look) -> str:
     if not (apart & np.isfinite(share)).any():
         return ""
     token, head, dim = (int(i) for i in np.argwhere(apart & np.isfinite(share))[0])
+    whole = np.sort(share[token, head] * pattern)
+    kept = (np.abs(whole - np.sort(pattern)) <= 4 * allowed[token, head].max() * DIM_CYCLE).all()
+    mixed = "; no dim is lost: dims are mixed up, of V or of the output" if kept else ""
     k_cache, v_cache = (quiet(case).inputs.k_cache, quiet(case).inputs.v_cache)
     strides = f" (K has {k_cache.strides}, V {v_cache.strides})" if k_cache.strides != v_cache.strides else ""
     return (
         f"V is read with wrong strides{strides}: where V holds dim % {DIM_CYCLE} + 1 in every token, dim {dim} of "
         f"token {token}, head {head} is {share[token, head, dim] * pattern[dim]:.4g}, "
-        f"and dim 0 is {float(first[token, head, 0]):.4g}"
+        f"and dim 0 is {float(first[token, head, 0]):.4g}{mixed}"
     )
 
 

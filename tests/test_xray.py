@@ -194,6 +194,26 @@ def test_two_tokens_of_which_one_counts_twice_are_not_taken_for_a_scale() -> Non
     assert any("token 1 (column 1 of the table, block 1, slot 0) counts twice" in words for words in told), told
 
 
+def test_dims_of_the_output_that_are_mixed_up_are_told_from_wrong_strides() -> None:
+    def swapped(inputs: Any) -> Any:
+        return right(inputs).reshape(*inputs.q.shape[:2], -1, 2).flip(3).flatten(2)
+
+    told = explained(TWO, swapped)
+    assert any(words.endswith("no dim is lost: dims are mixed up, of V or of the output") for words in told), told
+    lost = explained(TWO, lambda inputs: right(inputs)[..., :1].expand(inputs.q.shape).contiguous())
+    assert not any("no dim is lost" in words for words in lost)
+
+
+def test_a_first_tile_of_one_key_that_is_not_rescaled_is_told_as_that() -> None:
+    def stale(weights: torch.Tensor, inputs: Any, i: int) -> torch.Tensor:
+        return torch.cat([weights[:, 1:].max(1, keepdim=True).values, weights[:, 1:]], dim=1)
+
+    case = replace(TWO, seqs=lens(2), values="ascending_max")
+    assert any("what was summed before is not rescaled when" in words for words in explained(case, weighing(stale)))
+    wrong = weighing(lambda weights, inputs, i: torch.softmax(2 * weights.log(), dim=1))
+    assert not any("not rescaled" in words for words in explained(case, wrong))
+
+
 def test_a_number_in_place_of_minus_infinity_is_suspected_where_all_scores_are_far_below() -> None:
     none = weighing(lambda weights, inputs, i: 0 * weights)
     below = replace(TWO, values="far_below", scale=1.0)
