@@ -94,7 +94,7 @@ def _exact(case: Case, number: int) -> Case:
     query = 1 if case.op == "decode" else 16
     seqs = tuple(Seq(kv_len=n, query_len=min(n, query), tag=tag) for tag, n in enumerate((16, 1, 64)))
     return replace(case, seqs=seqs, values=("uniform", "gather")[number % 2], alibi=False, sinks=False, softcap=0.0,
-                   window=(-1, -1), scale=0.25)  # fmt: skip
+                   window=(-1, -1), slid_out=False, scale=0.25)  # fmt: skip
 
 
 def grouped(given: Sequence[Case]) -> list[list[Case]]:
