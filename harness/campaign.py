@@ -29,8 +29,9 @@ from harness.traits import rung, traits
 
 #: In a round that stands for no rung, cases are drawn near those that did what few others did.
 NEAR = 0
-#: The rungs that rounds draw up to, in turn: mostly everything, but the low rungs must have their cases for a verdict.
-LADDER = (6, 1, 3, 2, 4, NEAR, 5, 6, NEAR)
+#: The rungs that rounds draw up to, in turn: mostly everything, since one round cannot have all features, but the low
+#: rungs must have their cases for a verdict.
+LADDER = (6, 1, 6, 3, 2, 6, 4, NEAR, 6, 5, NEAR)
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds

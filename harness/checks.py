@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from harness import exact
+from harness import exact, overflows
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound, exceeds, margin
 from harness.case import Case
@@ -14,6 +14,7 @@ from harness.copies import copied, misplaced
 from harness.executors.base import BadAccess, Observed, Written, bits
 from harness.inputs import Materials
 from harness.operations import gathered_tile
+from harness.places import suggested
 from harness.results import Finding
 from harness.tensors import Array
 from harness.writes import CACHES
@@ -71,7 +72,12 @@ def bad_accesses(run: Run) -> Iterator[Finding]:
             kind = "bad write" if access.kind.endswith("write") else "bad read"
             words = _left_there(run, access) if kind == "bad write" else ()
             yield Finding(
-                kind=kind, detail=access.tensor, message=tell_access(access), line=access.line, explains=words
+                kind=kind,
+                detail=access.tensor,
+                message=tell_access(access),
+                line=access.line,
+                accuses=_accused(run.materials, access),
+                explains=words,
             )
 
 
@@ -79,6 +85,13 @@ def _left_there(run: Run, access: BadAccess) -> tuple[str, ...]:
     """What lies outside the tensor since, where it is a new token's."""
     left = (written for written in run.observed.outside if access.tensor in written.tensor.split(" or "))
     return next((misplaced(run.materials, written) for written in left), ())
+
+
+def _accused(materials: Materials, access: BadAccess) -> str:
+    """What a place that nobody has suggests."""
+    if access.story == "in a gap":
+        return "strides that are not the tensor's own"
+    return suggested(materials, access)
 
 
 def wrapped(run: Run) -> Iterator[Finding]:
@@ -215,6 +228,7 @@ def _beyond(
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
+        explains=overflows.of_lse(truth) if name == "lse" and not np.isfinite(got) else (),
     )
     return msgspec.structs.replace(found, **suspect(run.observed))
 

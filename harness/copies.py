@@ -6,6 +6,7 @@ import numpy as np
 
 from harness.executors.base import Written, bits
 from harness.inputs import SKIPPED, Materials
+from harness.quantised import quantised
 from harness.tensors import Array
 from harness.writes import Stored
 
@@ -40,21 +41,28 @@ def _runs(told: list[Place]) -> list[list[Place]]:
 
 
 def _shape(source: str) -> str:
-    return "slot" if source.startswith("block") else source
+    return "slot" if source.startswith(("block", "V of block")) else source
 
 
 def _source(materials: Materials, row: Array, head: int) -> str:
     """The slot whose K is in the row [dim], or what else is there."""
     if not np.asarray(row).astype(np.float64).any():
         return "zeros: nothing was loaded"
-    cache, tables = materials.inputs.k_cache.view, materials.geometry.tables
+    found = _of(materials, "k_cache", row, head)
+    return found or (f"V of {of_v}" if (of_v := _of(materials, "v_cache", row, head)) else "what no slot holds")
+
+
+def _of(materials: Materials, name: str, row: Array, head: int) -> str:
+    """The slot of a cache whose numbers are in the row."""
+    cache, tables = getattr(materials.inputs, name).view, materials.geometry.tables
     for sequence, table in enumerate(tables):
-        found = np.argwhere((bits(cache[table]) == bits(row)).all(axis=-1)) if len(table) else ()
+        same = cache.shape[-1:] == row.shape and len(table)
+        found = np.argwhere((bits(cache[table]) == bits(row)).all(axis=-1)) if same else ()
         for column, offset, other in sorted(np.asarray(found).tolist(), key=lambda place: place[2] != head):
             token = column * materials.case.block_size + offset
             wrong_head = f", KV head {other}" if other != head else ""
             return f"block {table[column]} offset {offset} (token {token} of sequence {sequence}{wrong_head})"
-    return "what no slot holds"
+    return ""
 
 
 def _words(materials: Materials, run: list[Place]) -> str:
@@ -84,6 +92,8 @@ def misplaced(materials: Materials, written: Written) -> tuple[str, ...]:
         return ()
     name = "K" if written.tensor.startswith("k_cache") else "V"
     wanted = _wanted(stored, written)
+    if wanted and (words := quantised(materials.case, written)):
+        return (words,)
     if wanted and _is_untouched(materials, written):
         return (f"no {name} was written there: it still holds what it held before",)
     found = _whose(stored, name, written.got)

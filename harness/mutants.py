@@ -58,8 +58,8 @@ CLASSES = {
     "ZEROQ": "sequences without queries, or exact multiples of a block",
     "MASKLOAD": "a masked load without `other`, whose undefined lanes are used",
 }
-#: No call of a kernel with a fault in its source can show these: the judge's own, the compiler's, a manager's.
-BEYOND_A_CALL = frozenset({"ORACLE", "COMPILER"})
+#: No call with a planted fault has to show these.
+BEYOND_A_CALL: frozenset[str] = frozenset()
 
 
 class Edit(Record, frozen=True):
@@ -98,6 +98,11 @@ class Mutant(Record, frozen=True):
         """Whether one of our own subjects is changed."""
         return self.subject in SUBJECTS
 
+    @property
+    def is_of_judge(self) -> bool:
+        """Whether it is no kernel that is changed, but the judge or a witness; its subject is right."""
+        return self.bug_class == "ORACLE"
+
     def means(self, finding: Finding) -> bool:
         """Whether this is what is to be found first."""
         return not {finding.kind, finding.family}.isdisjoint(self.finds)
@@ -109,6 +114,10 @@ class _File(Record, frozen=True):
 
 #: What `finds` may hold: families and kinds. Those of the last two may add a detail, such as a signal.
 FINDABLE = frozenset({*SEVERITY, "wrong output", "wrong write"})
+#: What is found of a fault in the judge itself, of class ORACLE: witnesses disagree, exit code 3.
+JUDGE = "oracle"
+#: Where the judge and its witnesses are.
+JUDGES = ("harness", "references")
 _WITH_DETAIL = ("exception ", "crash ")
 #: Written by hand beside the faults: mutants that change nothing.
 NO_FAULTS = "equivalent.toml"
@@ -153,11 +162,15 @@ def _complaints(mutant: Mutant) -> Iterator[str]:
     if not mutant.finds:
         yield "finds is empty, expected families or kinds of findings"
     for name in mutant.finds:
-        if name not in FINDABLE and not name.startswith(_WITH_DETAIL):
+        if mutant.is_of_judge != (name == JUDGE):
+            yield f"finds holds {name!r}, expected {JUDGE!r} of a fault of class ORACLE, and of no other"
+        elif name not in (*FINDABLE, JUDGE) and not name.startswith(_WITH_DETAIL):
             yield f"finds holds {name!r}, expected some of {', '.join(sorted(FINDABLE))}"
     for edit in mutant.edits:
-        if Path(edit.file).parent != Path("kernels" if mutant.is_ours else "."):
-            yield f"file is {edit.file!r}, expected {'kernels/NAME.py' if mutant.is_ours else 'NAME.py'}"
+        folders = JUDGES if mutant.is_of_judge else ("kernels",) if mutant.is_ours else (".",)
+        if str(Path(edit.file).parent) not in folders:
+            places = (str(Path(folder) / "NAME.py") for folder in folders)
+            yield f"file is {edit.file!r}, expected {' or '.join(places)}"
 
 
 # --- planting ----------------------------------------------------------------------------------------------------
@@ -199,7 +212,7 @@ def diff(mutant: Mutant) -> str:
 
 
 def _source(mutant: Mutant, file: str) -> str:
-    path = home(mutant) / file
+    path = PACKAGE.parent / file if file.startswith("harness/") else home(mutant) / file
     if not path.is_file():
         raise WrongUse(f"mutant {mutant.name!r}: file is {file!r}, but there is no {path}")
     return path.read_text(encoding="utf-8")
@@ -218,6 +231,8 @@ def plant(mutant: Mutant, where: Path) -> str:
         (where / path).write_text(_ours_loading_siblings(), encoding="utf-8")
     subject = where / Path(path).name
     _narrow(subject, function, mutant.dtypes)
+    if mutant.is_of_judge:
+        _spoiling(subject, function, texts)
     return f"{subject}:{function}"
 
 
@@ -232,6 +247,13 @@ def _narrow(subject: Path, function: str, dtypes: Iterable[str] | None) -> None:
         declared = f"{function}.__kvetch__"
         with subject.open("a", encoding="utf-8") as file:
             file.write(f"\n\nimport msgspec\n\n{declared} = msgspec.structs.replace({declared}, dtypes={dtypes!r})\n")
+
+
+def _spoiling(subject: Path, function: str, files: Iterable[str]) -> None:
+    """Let the first call of the subject change the judge of the process that calls it."""
+    changed = ", ".join(f'"{file}": Path(__file__).with_name("{Path(file).name}")' for file in files)
+    with subject.open("a", encoding="utf-8") as text:
+        text.write(f"\n\nfrom harness.spoiling import spoiling\n\n{function} = spoiling({function}, {{{changed}}})\n")
 
 
 def _ours_loading_siblings() -> str:

@@ -112,7 +112,7 @@ class Session:
             return self.declined(reason)
         reading = _read(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic), reading.arithmetic)
-        findings = self.explained(base_findings(run), materials)
+        findings = self.explained(_unkept(base_findings(run), reading), materials)
         if observed.out is not None:
             self.truth = run.bound
             findings += self.compared(observed, run.bound)
@@ -192,7 +192,7 @@ class Session:
         limit = None if deterministic else bound
         moved = [] if first.log_is_complete and not _dead_reads(first) else self._dead(first, limit)
         moved += self._related(relations.RENUMBER, first, limit)
-        moved += self._refilled(first, limit)
+        moved += self._refilled(first, limit) + self._undefined(first, limit)
         repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
         again = relations.REPEAT if self._under(relations.ORDER) is None else relations.ORDER
         return (self._related(again, first, None) if deterministic and repeats else []) or moved
@@ -203,6 +203,13 @@ class Session:
         found = self._related(relations.REFILL, first, limit) if reads else []
         told = {"accuses": tell_access(reads[0]), "line": reads[0].line} if reads else {}
         return [msgspec.structs.replace(finding, **told) for finding in found]
+
+    def _undefined(self, first: Observed, limit: Bound | None) -> list[Finding]:
+        """What a masked load without `other` leaves in the lanes that it shuts out must not reach the output."""
+        found = self._related(relations.UNDEFINED, first, limit) if first.undefined else []
+        places = ", ".join(f"{line} (of {tensor})" for line, tensor in first.undefined)
+        words = f"the load at {places}: lanes that its mask shuts out are undefined without `other`"
+        return [msgspec.structs.replace(f, accuses=words, line=first.undefined[0][0]) for f in found]
 
     def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
         finite = np.isfinite(np.asarray(first.out).astype(np.float64)).all()
@@ -251,6 +258,15 @@ class Session:
             runs=self.runs,
             compile_seconds=round(self.compile_seconds, 6),
         )
+
+
+def _unkept(findings: list[Finding], reading: Reading) -> list[Finding]:
+    """A number beyond its bound with the promises that the kernel breaks."""
+    numbers = ("accuracy", "inexact")
+    return [
+        msgspec.structs.replace(f, explains=(*f.explains, *reading.broken)) if f.kind in numbers else f
+        for f in findings
+    ]
 
 
 def _remembered(findings: list[Finding]) -> list[Finding]:

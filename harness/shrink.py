@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
+from harness.case import NEW_TOKENS, WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
 from harness.profiles import BLOCK_SIZES, HEAD_DIMS, HEADS
 from harness.traits import TRAITS, resized, traits
 
@@ -71,6 +71,9 @@ def _without_sequences(case: Case) -> Iterator[Case]:
     if len(case.seqs) > 1:
         for kv_len in (2, case.block_size + 1):
             yield from _legal(case, seqs=(resized(case.seqs[0], max(kv_len, case.seqs[0].kv_len)),))
+        if case.op in NEW_TOKENS:  # where rows are what is needed, they may be those of one sequence
+            rows = sum(seq.query_len for seq in case.seqs)
+            yield from _legal(case, seqs=(Seq(query_len=rows, kv_len=rows, tag=case.seqs[0].tag),))
         yield from _legal(case, seqs=(resized(case.seqs[0], case.seqs[0].kv_len),), max_len_slack=1)
 
 
@@ -187,6 +190,12 @@ def _defaults(case: Case) -> Iterator[Case]:
             yield replace(case, data_seed=data_seed)
 
 
+def _nearer(case: Case) -> Iterator[Case]:
+    """Blocks that do not fit in 32 bits with a sign, for those that do not without."""
+    if case.placement == "farther":
+        yield replace(case, placement="far")
+
+
 def _plainer_call_before(case: Case) -> Iterator[Case]:
     """The call before it shrinks as a case does."""
     if case.before is not None:
@@ -219,6 +228,7 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _plainer_sizes,
     _plainer_tags,
     _defaults,
+    _nearer,
     _one_layout,
     _plainer_call_before,
 )

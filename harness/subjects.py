@@ -30,6 +30,7 @@ class Declaration(Record, frozen=True):
     op: str = "decode"
     # features
     window: bool = False
+    slid_out: bool = False  # with a window: tokens before it may be gone, their blocks freed or somebody else's
     softcap: bool = False
     alibi: bool = False
     sinks: bool = False
@@ -181,6 +182,7 @@ def features(case: Case) -> dict[str, bool]:
     """Whether the case has each of the features that a subject declares."""
     return {
         "window": case.window != (-1, -1),
+        "slid_out": case.slid_out,
         "softcap": case.softcap > 0,
         "alibi": case.alibi,
         "sinks": case.sinks,
@@ -216,7 +218,7 @@ def _outside_geometry(declared: Declaration, case: Case) -> str | None:
         "block_sizes": (case.block_size,),
         "groups": (case.group,),
         "layouts": case.kv_layouts,
-        "q_layouts": (case.q_layout,),
+        "q_layouts": (case.q_layout, *(("far",) if case.out_layout == "far" else ())),
         "placements": (case.placement,),
         "table_dtypes": (case.table_dtype,),
     }

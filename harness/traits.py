@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import NEW_TOKENS, Case, Seq, States, Tile, replace
+from harness.case import FAR, NEW_TOKENS, Case, Seq, States, Tile, replace
 
 RUNGS = {
     1: "tutorial shapes",
@@ -114,6 +114,11 @@ def _one_block(case: Case, seq: Seq) -> int:
     return seq.kv_len - max(case.paged_len(seq) - case.block_size, 0)
 
 
+def _near_rows(case: Case) -> Case:
+    near = {"q_layout": {"far": "contiguous"}, "out_layout": {"far": "given"}}
+    return replace(case, **{name: known.get(getattr(case, name), getattr(case, name)) for name, known in near.items()})
+
+
 def _slots(case: Case, **changes: Any) -> Case:
     return replace(case, slots=msgspec.structs.replace(case.slots, **changes))
 
@@ -163,7 +168,7 @@ TRAITS = (
     Trait(
         "blocks out of order",
         2,
-        lambda c: c.placement not in ("in_order", "far"),
+        lambda c: c.placement not in ("in_order", *FAR),
         _reset("placement"),
         'placements=("in_order",)',
     ),
@@ -222,7 +227,13 @@ TRAITS = (
         "block_sizes=(16, 32, 64, 128, 256)",
     ),
     Trait("int64 table", 4, lambda c: c.table_dtype == "int64", _reset("table_dtype"), 'table_dtypes=("int32",)'),
-    Trait("strided q", 4, lambda c: c.q_layout != "contiguous", _reset("q_layout"), 'q_layouts=("contiguous",)'),
+    Trait(
+        "strided q",
+        4,
+        lambda c: c.q_layout not in ("contiguous", "far"),
+        _reset("q_layout"),
+        'q_layouts=("contiguous",)',
+    ),
     Trait(
         "strides of V unlike K's",
         4,
@@ -231,8 +242,10 @@ TRAITS = (
         "kv_strides_apart=False",
     ),
     Trait("strided cache", 4, lambda c: {*c.kv_layouts} != {"nhd"}, _reset("layout", "v_layout"), 'layouts=("nhd",)'),
-    Trait("far blocks", 5, lambda c: c.placement == "far", _reset("placement"), 'placements=("in_order", "shuffled")'),
-    Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window"), "window=False"),
+    Trait("far blocks", 5, lambda c: c.placement in FAR, _reset("placement"), 'placements=("in_order", "shuffled")'),
+    Trait("far rows", 5, lambda c: "far" in (c.q_layout, c.out_layout), _near_rows, 'q_layouts=("contiguous",)'),
+    Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window", "slid_out"), "window=False"),
+    Trait("tokens that slid out", 6, lambda c: c.slid_out, _reset("slid_out"), "slid_out=False"),
     Trait("softcap", 6, lambda c: c.softcap > 0, _reset("softcap"), "softcap=False"),
     Trait("ALiBi", 6, lambda c: c.alibi, _reset("alibi"), "alibi=False"),
     Trait("sinks", 6, lambda c: c.sinks, _reset("sinks"), "sinks=False"),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from harness.case import Case, Record
-from harness.mutants import Mutant, diff
+from harness.mutants import JUDGE, Mutant, diff
 from harness.results import Finding
 from harness.subjects import WrongUse
 from harness.summary import Found, Summary
@@ -58,6 +58,8 @@ class Verdict(Record, frozen=True):
 def verdict(mutant: Mutant, summary: Summary, total: float, systematic: bool) -> Verdict:
     """The verdict on one mutant from the campaign that hunted it."""
     blank = msgspec.structs.replace(_blank(mutant, systematic), total=round(total, 3))
+    if summary.harness_faults and mutant.is_of_judge:
+        return msgspec.structs.replace(blank, **_noticed(mutant, summary))
     if summary.harness_faults:
         return msgspec.structs.replace(blank, fault=summary.harness_faults[0])
     if not summary.findings:
@@ -79,6 +81,22 @@ def verdict(mutant: Mutant, summary: Summary, total: float, systematic: bool) ->
         says=_says(found) if unsaid else (),
         **({} if systematic else _size(found.case)),
     )
+
+
+def _noticed(mutant: Mutant, summary: Summary) -> dict[str, Any]:
+    """Of a fault of the judge: the first case on which a witness contradicts it."""
+    said = summary.harness_faults[0]
+    unsaid = tuple(words for words in mutant.says if words not in said)
+    return {
+        "found": True,
+        "meant": mutant.finds == (JUDGE,),
+        "kind": JUDGE,
+        "message": said,
+        "cases": summary.cases,
+        "seconds": summary.seconds,
+        "explained": bool(mutant.says) and not unsaid,
+        "unsaid": unsaid,
+    }
 
 
 def faulty(mutant: Mutant, fault: str, systematic: bool) -> Verdict:

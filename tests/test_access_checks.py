@@ -117,6 +117,33 @@ def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -
     assert result.runs == judged(SPLIT, subjects.from_function(split_decode)).runs + 1  # with the scratch refilled
 
 
+# --- undefined lanes ---------------------------------------------------------------------------------------------
+
+V_LOAD = "tl.load(v_cache_ptr + v_offset, mask=in_tile, other=0.0)"
+
+
+def test_lanes_that_a_masked_load_without_other_leaves_undefined_are_found_and_named(tmp_path: Path) -> None:
+    subject = mutant(tmp_path, "decode.py", "decode", (V_LOAD, V_LOAD.replace(", other=0.0", "")))
+    finding = headline(judged(PLAIN, subject))
+    line = line_of(tmp_path, "decode.py", "v = tl.load")
+    assert (finding.kind, finding.family, finding.line) == ("uninitialised read", "wrong output", line)
+    words = f"the load at {line} (of v_cache): lanes that its mask shuts out are undefined without `other`"
+    assert finding.accuses == words
+    assert judged(replace(PLAIN, seqs=lens(16, 32)), subject).findings == ()  # no lane is shut out
+
+
+def test_undefined_lanes_that_are_masked_later_are_legal(tmp_path: Path) -> None:
+    k_load = V_LOAD.replace("v", "k")
+    changes = ((k_load, "tl.load(k_cache_ptr + k_offset, mask=in_tile)"),)
+    assert (shipped("kernels") / "decode.py").read_text().count(k_load) == 1
+    result = judged(PLAIN, mutant(tmp_path, "decode.py", "decode", *changes))  # hidden scores are replaced
+    assert result.findings == ()
+    assert result.runs == judged(PLAIN, subjects.load("ours.decode")).runs + 1  # with the lanes refilled
+
+
+# --- what is written, and what is not ----------------------------------------------------------------------------
+
+
 def test_rows_of_an_allocated_output_that_no_program_writes_are_counted_and_placed(tmp_path: Path) -> None:
     short = ("[(triton.cdiv(max_query_len, tile_q), ", "[(max_query_len // tile_q, ")
     case = Case(op="extend", seqs=(Seq(query_len=18, kv_len=18),), num_q_heads=2)

@@ -47,6 +47,17 @@ def test_rows_that_were_not_loaded_are_told_as_one_run() -> None:
     )
 
 
+def test_v_in_a_row_of_k_is_named() -> None:
+    def run(inputs: Any) -> torch.Tensor:
+        out = tiles(inputs)
+        out[0, 3] = inputs.v_cache[inputs.block_tables[0, 0], 5]
+        return out
+
+    block = materialise(TILES).geometry.tables[0][0]
+    (told,) = explained(TILES, run)
+    assert told.endswith(f"holds V of block {block} offset 5 (token 5 of sequence 0)")
+
+
 def test_a_row_of_another_token_head_or_sequence_is_named() -> None:
     def run(inputs: Any) -> torch.Tensor:
         out = tiles(inputs)

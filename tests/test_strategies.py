@@ -57,22 +57,35 @@ def test_everything_that_the_issue_names_is_drawn():
         "block_size": set(profiles.BLOCK_SIZES),
         "head_dim": set(profiles.HEAD_DIMS),
         "dtype": set(profiles.DTYPES),
-        "placement": {"in_order", "reversed", "shuffled", "interleaved", "far"},
+        "placement": {"in_order", "reversed", "shuffled", "interleaved", "far", "farther"},
         "table_pad": set(profiles.TABLE_PADS),
         "values": set(profiles.VALUES),
         "layout": set(profiles.LAYOUTS),
-        "q_layout": {"contiguous", "fused_qkv", "transposed_heads"},
+        "q_layout": set(profiles.Q_LAYOUTS),
         "k_poison": set(profiles.POISONS),
     }.items():
         assert {getattr(case, field) for case in everything} == wanted
     assert {(case.num_q_heads, case.num_kv_heads) for case in everything} == set(profiles.HEADS)
 
 
+def test_edges_of_fp8_are_drawn_where_there_is_fp8_and_nowhere_else():
+    found = drawn(profile(OURS, 1), 400)
+    assert {case.kv_dtype != "same" for case in found if case.values == "edges"} == {True}
+    assert "edges" not in profiles.whole_profile(declare(op="decode")).values
+
+
+def test_where_a_softcap_or_an_lse_has_to_hold_them_half_of_the_scores_are_extreme():
+    found = [case for number in range(4) for case in drawn(profile(OURS, number), 100, number)]
+    held, others = ([c for c in found if bool(c.softcap or c.want_lse) == on] for on in (True, False))
+    assert sum(case.values in profiles.EXTREME for case in held) > len(held) / 4
+    assert sum(case.values in profiles.EXTREME for case in others) < len(others) / 3
+
+
 def test_lengths_lean_towards_edges():
     lengths = Counter(seq.kv_len for case in drawn(profiles.Profile(block_sizes=(16,)), 400) for seq in case.seqs)
     edges = sum(lengths[n] for n in (1, 15, 16, 17, 31, 32, 33, 47, 48, 49))
     assert edges > sum(lengths.values()) / 4
-    assert lengths[0] > 0
+    assert 0.02 < lengths[0] / sum(lengths.values()) < 0.15
 
 
 def test_a_case_stays_within_its_budget():

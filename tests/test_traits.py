@@ -49,7 +49,9 @@ WITH: dict[str, dict[str, Any]] = {
     "strides of V unlike K's": {"v_layout": "hnd"},
     "strided cache": {"layout": "kv_stacked"},
     "far blocks": {"placement": "far"},
+    "far rows": {"q_layout": "far"},
     "window": {"window": (0, -1)},
+    "tokens that slid out": {"window": (0, -1), "slid_out": True},
     "softcap": {"softcap": 1.0},
     "ALiBi": {"alibi": True},
     "sinks": {"sinks": True},
@@ -72,6 +74,7 @@ PLAIN = Case(seqs=lens(16))
 
 #: A subject that takes every feature.
 ALL = EVERYTHING | {
+    "slid_out": True,
     "head_dim_v": True,
     "mla": True,
     "padding_rows": True,
