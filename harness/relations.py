@@ -55,14 +55,14 @@ def _dead(*poisons: str) -> tuple[Relation, ...]:
             "re-poisoned K",
             "dead data read",
             _others("k_poison", *poisons),
-            "K of slots behind the last token, or of tokens that slid out, was changed",
+            "K of slots that hold no token was changed",
             "the mask of the K load",
         ),
         Relation(
             "re-poisoned V",
             "dead data read",
             _others("v_poison", *poisons),
-            "V of slots behind the last token, or of tokens that slid out, was changed",
+            "V of slots that hold no token was changed",
             "the mask of the V load",
         ),
         Relation(
@@ -83,7 +83,7 @@ def _dead(*poisons: str) -> tuple[Relation, ...]:
             "re-poisoned table padding",
             "dead data read",
             _others("table_pad", "minus_one", "other", "zero"),
-            "table entries behind the last used one, or before the first, were changed",
+            "table entries that are not in use were changed",
             "the bound of the loop over blocks",
         ),
     )
