@@ -352,6 +352,7 @@ def without_defaults(record: msgspec.Struct) -> dict[str, Any]:
     """
     plain = {field.name: field.default for field in msgspec.structs.fields(record)}
     fields: dict[str, Any] = msgspec.to_builtins(record)
+    fields |= {name: without_defaults(value) for name in fields if isinstance(value := getattr(record, name), Case)}
     return {name: value for name, value in fields.items() if name == "seqs" or getattr(record, name) != plain[name]}
 
 

@@ -34,6 +34,8 @@ FRESH = 10
 SHRINK_SECONDS, FINISH_SECONDS = 30.0, 30.0
 #: How often the smallest case is run again before it is reported.
 CONFIRMATIONS = 3
+#: Traits that are tried to be taken away; a case has a call before it only where it was seen to need it.
+TAKEN = tuple(trait for trait in TRAITS if trait.name != "a call before it")
 #: Seconds that an x-ray may add to a case, calls that are compiling included.
 XRAY_SECONDS = 15.0
 
@@ -219,7 +221,7 @@ class Hunt:
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:
         """The traits that cannot be taken away, one after the other, without losing the fault."""
         alone = case.before is not None
-        for trait in sorted(TRAITS, key=lambda trait: -trait.rung):
+        for trait in sorted(TAKEN, key=lambda trait: -trait.rung):
             if (
                 trait.has(case)
                 and not self.campaign.out_of_time

@@ -4,11 +4,9 @@ import ast
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+from harness import mutate
 from harness.folders import folder
 from harness.mutants import NO_FAULTS, Mutant, home, mutated, read
 from harness.subjects import SUBJECTS, WrongUse, same
@@ -90,15 +88,12 @@ def _systematic(wanted: Wanted) -> tuple[list[Mutant], int]:
 
 def systematic(subject: str, file: str) -> tuple[list[Mutant], int]:
     """The mutants of one file as faults of the subject, and how many more are recorded as changing nothing."""
-    if find_spec("harness.mutate") is None:
-        return [], 0
-    mutate = import_module("harness.mutate")
     found = mutate.changes(home(Mutant(name="", file=file, old="", new="", story="", subject=subject)) / file)
     faults = mutate.faults(found, mutate.equivalents(folder("mutants") / NO_FAULTS))
     return [_mutant(change, subject, file) for change in faults], len(found) - len(faults)
 
 
-def _mutant(change: Any, subject: str, file: str) -> Mutant:
+def _mutant(change: mutate.Change, subject: str, file: str) -> Mutant:
     old, new = change.texts
     return Mutant(name=change.name, file=file, old=old, new=new, story=change.operator, subject=subject)
 

@@ -8,7 +8,7 @@ from hunting import changed
 
 from harness import earlier, subjects
 from harness.campaign import Campaign, Plan
-from harness.case import Case, Seq, from_json, replace, to_json
+from harness.case import Case, Hints, Seq, digest, from_json, replace, to_json
 from harness.hunt import Hunt
 from harness.mutants import plant
 from harness.pipeline import run_case
@@ -155,6 +155,8 @@ def test_a_call_before_it_that_the_subject_does_not_take_declines_the_case() -> 
 def test_a_case_with_a_call_before_it_survives_json() -> None:
     case = replace(LONG, before=Case(op="extend", scale=0.5))
     assert from_json(to_json(case)) == case
+    assert digest(from_json(to_json(case))) == digest(case)
+    assert "hints" not in to_json(replace(case, before=Case(op="extend", hints=Hints())))
 
 
 def test_a_table_that_is_kept_is_laid_to_the_call_before_and_not_to_the_order_of_blocks() -> None:
