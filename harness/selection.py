@@ -13,6 +13,13 @@ from harness.subjects import SUBJECTS, WrongUse, same
 
 #: Ours whose kernels are changed systematically where no subject is named.
 SYSTEMATIC = ("ours.decode", "ours.extend", "ours.cache_write")
+#: The kernels of ours that a subject stands for, where it is not the one of its name.
+KERNELS = {
+    "ours.extend": ("extend", "paged_tile"),
+    "ours.gather": ("gather", "paged_tile"),
+    "ours.split_decode": ("split_decode", "merge"),
+    "ours.step": (),
+}
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def _mutant(change: mutate.Change, subject: str, file: str) -> Mutant:
 def kernel_files(subject: str) -> list[str]:
     """Where the kernels of a subject are: its own file, else the files beside it that it imports."""
     if subject in SUBJECTS:
-        return [f"kernels/{subject.removeprefix('ours.')}.py"]
+        return [f"kernels/{name}.py" for name in KERNELS.get(subject, (subject.removeprefix("ours."),))]
     path = Path(subject.rpartition(":")[0])
     if _has_kernels(path):
         return [path.name]

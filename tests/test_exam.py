@@ -20,9 +20,10 @@ from harness.campaign import Plan
 from harness.case import Case, Seq, replace
 from harness.crew import Crew
 from harness.examiner import Job
-from harness.mutants import Mutant
+from harness.mutants import Mutant, home
 from harness.results import Finding
 from harness.selection import Wanted, kernel_files, select
+from harness.subjects import SUBJECTS as SUBJECTS_OF_OURS
 from harness.subjects import WrongUse
 from harness.summary import Found, Summary
 from harness.verdicts import Exam, Verdict, exit_code, faulty, from_file, to_builtins, verdict
@@ -252,6 +253,8 @@ def test_kernels_are_looked_for_in_the_subjects_file_and_then_in_those_that_it_i
     assert kernel_files(f"{tmp_path / 'kernel.py'}:attend") == ["kernel.py"]
     assert kernel_files(f"{tmp_path / 'helper.py'}:f") == []
     assert kernel_files("ours.cache_write") == ["kernels/cache_write.py"]
+    assert kernel_files("ours.extend") == ["kernels/extend.py", "kernels/paged_tile.py"]
+    assert all((home(changed("", "", "")) / file).is_file() for name in SUBJECTS_OF_OURS for file in kernel_files(name))
 
 
 def test_a_seed_is_the_mutants_own_whatever_else_is_hunted() -> None:
