@@ -7,10 +7,12 @@ from hunting import MUTANTS
 
 from harness.case import Case, Seq, replace
 from harness.folders import load_file
-from harness.mutants import Mutant, plant
+from harness.mutants import JUDGE, Mutant, plant
 from harness.pool import Worker
 from harness.spoiling import spoil, spoiling
 from harness.subjects import load, operation
+from harness.summary import Summary
+from harness.verdicts import verdict
 
 FAULTS = [mutant for mutant in MUTANTS if mutant.is_of_judge]
 PLAIN = Case(seqs=(Seq(kv_len=20), Seq(kv_len=33, tag=1)), num_q_heads=4, num_kv_heads=2, values="peaked")
@@ -58,3 +60,13 @@ def test_importing_a_planted_subject_changes_nothing_yet(tmp_path: Path) -> None
 
 def test_a_spoiling_subject_gives_what_it_gave() -> None:
     assert spoiling(lambda inputs: inputs + 1, {})(1) == 2
+
+
+def test_a_harness_at_fault_is_what_finds_a_fault_of_the_judge_and_no_other() -> None:
+    mutant = next(mutant for mutant in FAULTS if mutant.name == "nan-passes")
+    summary = Summary(subjects=("ours.decode",), executor="gridsim", cases=3, harness_faults=(mutant.says[0],))
+    found = verdict(mutant, summary, 1.0, systematic=False)
+    assert (found.passed, found.kind, found.explained, found.fault) == (True, JUDGE, True, "")
+    assert not verdict(mutant, Summary(subjects=(), executor="gridsim"), 1.0, systematic=False).found
+    kernel = next(mutant for mutant in MUTANTS if not mutant.is_of_judge)
+    assert verdict(kernel, summary, 1.0, systematic=False).fault == mutant.says[0]
