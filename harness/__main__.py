@@ -14,6 +14,7 @@ VERBS = {
     "corpus": "harness.keeping",
     "show": "harness.show",
     "doctor": "harness.doctor",
+    "exam": "harness.exam",
 }
 
 

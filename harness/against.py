@@ -46,7 +46,8 @@ class Against:
         if not result.findings or subject != self.subject or self.base is None:  # another one is a control
             return result
         if before is None:
-            before = self.base.run(case, subject, limit_seconds, thorough=options.get("thorough", False))
+            asked = {name: options[name] for name in options if name != "explain"}  # nobody reads it of a base
+            before = self.base.run(case, subject, limit_seconds, **asked)
         return self._without(result, before)
 
     def failing_probes(self) -> list[str]:

@@ -31,8 +31,7 @@ def attribution(campaign: Campaign, subject: str, case: Case, family: str) -> st
 def _on_the_other_executor(campaign: Campaign, subject: str, case: Case, family: str) -> str:
     if campaign.elsewhere is None or campaign.out_of_time:
         return ""
-    left = campaign.plan.seconds - campaign.elapsed
-    return told(campaign.elsewhere.run(case, subject, min(SECONDS, left), thorough=True), family)
+    return told(campaign.elsewhere.run(case, subject, min(SECONDS, campaign.left), thorough=True), family)
 
 
 def told(result: Result, family: str) -> str:

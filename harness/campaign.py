@@ -29,8 +29,9 @@ from harness.traits import rung, traits
 
 #: In a round that stands for no rung, cases are drawn near those that did what few others did.
 NEAR = 0
-#: The rungs that rounds draw up to, in turn: mostly everything, but the low rungs must have their cases for a verdict.
-LADDER = (6, 1, 3, 2, 4, NEAR, 5, 6, NEAR)
+#: The rungs that rounds draw up to, in turn: mostly everything, since one round cannot have all features, but the low
+#: rungs must have their cases for a verdict.
+LADDER = (6, 1, 6, 3, 2, 6, 4, NEAR, 6, 5, NEAR)
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
@@ -40,6 +41,8 @@ SHRINKING_LIMIT = {"gridsim": 1.0, "gpu": 20.0, "interpreter": 5.0}
 HANG_FACTOR = 20
 #: Seconds by which the last case may outlast the budget.
 OVERTIME = 2.0
+#: So many of the first cases are remembered: a subject may have kept something of theirs.
+EARLIEST = 20
 
 
 class Runner(Protocol):
@@ -68,6 +71,8 @@ class Plan:
     corpus: Corpus | None = None
     known: tuple[Known, ...] = ()
     stop_at_first: bool = False
+    shrinks: bool = True  # False: what fails is reported as it was met, and only once seen
+    grace: float = 0.0  # seconds beyond the budget that shrinking may take
 
 
 @dataclass
@@ -94,6 +99,7 @@ class Campaign:
     drawn: coverage.Drawn = field(default_factory=dict)
     reached: dict[str, reach.Row] = field(default_factory=dict)
     latest: dict[str, dict[str, Case]] = field(default_factory=dict)  # subject to behaviour to a case that showed it
+    earliest: dict[str, list[Case]] = field(default_factory=dict)  # subject to the first cases that were judged
     platform: str = ""
     faults: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -156,12 +162,17 @@ class Campaign:
         """Whether the budget is used up."""
         enough = self.plan.max_cases is not None and self.cases >= self.plan.max_cases
         done = self.plan.stop_at_first and any(not found.known for found in self.findings)
-        return enough or done or self.out_of_time
+        return enough or done or self.out_of_time or self.elapsed >= self.plan.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until shrinking has to end as well."""
+        return self.plan.seconds + self.plan.grace - self.elapsed
 
     @property
     def out_of_time(self) -> bool:
         """Whether shrinking has to end as well; a budget of cases only ends the drawing."""
-        return self.interrupted or bool(self.faults) or self.elapsed >= self.plan.seconds
+        return self.interrupted or bool(self.faults) or self.left <= 0
 
     def failing_probes(self) -> list[str]:
         """What fails of the probes of the platform; they run once."""
@@ -247,7 +258,7 @@ class Campaign:
 
     def _within_budget(self, case: Case, subject: str, limit: float, options: dict[str, Any]) -> Result:
         """Run the case for no longer than the campaign has left; a hang that was cut short is no verdict."""
-        left = self.plan.seconds - self.elapsed + OVERTIME
+        left = self.left + OVERTIME
         result = self.runner.run(case, subject, min(limit, max(left, OVERTIME)), **options)
         if left < limit and _hangs(result):
             raise Stop
@@ -261,6 +272,9 @@ class Campaign:
             self.declined[result.declined] = self.declined.get(result.declined, 0) + 1
             return
         self.cases += 1
+        earliest = self.earliest.setdefault(result.subject, [])
+        if len(earliest) < EARLIEST:
+            earliest.append(result.case)
         coverage.count(self.drawn, result.case)
         reach.count(self.reached, result)
         reach.note(self.latest, result)

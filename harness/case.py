@@ -13,12 +13,14 @@ Op = Literal["decode", "extend", "cache_write", "step", "gather", "merge"]
 Float = Literal["float32", "float16", "bfloat16"]
 KvFloat = Literal["same", "float32", "float16", "bfloat16", "e4m3", "e5m2"]
 FP8 = ("e4m3", "e5m2")
-Placement = Literal["in_order", "reversed", "shuffled", "interleaved", "far"]
+Placement = Literal["in_order", "reversed", "shuffled", "interleaved", "far", "farther"]
+#: Placements of blocks whose offsets do not fit in 32 bits: with a sign, and without one.
+FAR = ("far", "farther")
 TablePad = Literal["minus_one", "zero", "huge", "other"]
 Layout = Literal["nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset"]
 SoloLayout = Literal["same", "nhd", "hnd", "padded", "offset"]
-QLayout = Literal["contiguous", "fused_qkv", "transposed_heads"]
-OutLayout = Literal["allocated", "given", "padded"]
+QLayout = Literal["contiguous", "fused_qkv", "transposed_heads", "far"]
+OutLayout = Literal["allocated", "given", "padded", "far"]
 Values = Literal[
     "normal",
     "peaked",
@@ -32,6 +34,9 @@ Values = Literal[
     "descending_max",
     "two_level",
     "powers_of_two",
+    "far_above",
+    "far_below",
+    "edges",
 ]
 Poison = Literal["nan", "inf", "huge", "zero", "random_bits"]
 
@@ -120,6 +125,7 @@ class Case(Record, frozen=True):
     scale_granularity: Literal["tensor", "head"] = "tensor"
     causal: bool = True
     window: tuple[int, int] = (-1, -1)
+    slid_out: bool = False  # tokens before the window are gone: their slots and table entries may hold anything
     softcap: float = 0.0
     alibi: bool = False
     sinks: bool = False
@@ -145,6 +151,7 @@ class Case(Record, frozen=True):
     tile: Tile = Tile()
     states: States = States()
     hints: Hints = Hints()
+    before: "Case | None" = None  # a call that comes first, in a process that has seen no other
     geometry_seed: int = 0
     data_seed: int = 0
 
@@ -178,6 +185,11 @@ class Case(Record, frozen=True):
         return self.layout, (self.layout if self.v_layout == "same" else self.v_layout)
 
     @property
+    def is_far(self) -> bool:
+        """Whether blocks or rows lie so far apart that their offsets do not fit in 32 bits."""
+        return self.placement in FAR or "far" in (self.q_layout, self.out_layout)
+
+    @property
     def batch(self) -> tuple[Seq, ...]:
         """The sequences, and the graph's padding rows behind them."""
         return (*self.seqs, *(PADDING_ROW,) * self.padding_rows)
@@ -195,6 +207,10 @@ class Case(Record, frozen=True):
     def paged_len(self, seq: Seq) -> int:
         """Tokens that have slots in the sequence's blocks: all, but for dense new ones."""
         return self.cached_len(seq) if self.new_kv == "dense" else seq.kv_len
+
+    def slid(self, seq: Seq) -> int:
+        """How many tokens of the sequence have slid out of the window of all its queries, and are gone."""
+        return max(seq.kv_len - seq.query_len - self.window[0], 0) if self.slid_out else 0
 
     def blocks_of(self, seq: Seq) -> int:
         """How many logical blocks the sequence needs."""
@@ -230,6 +246,8 @@ def _feature_complaints(case: Case) -> list[str]:
     found = []
     if min(case.window) < -1:
         found.append(f"window is {list(case.window)}, but each side should be -1 (unlimited) or a count from 0")
+    if case.slid_out and case.window[0] < 0:
+        found.append(f"slid_out is True, but window is {list(case.window)}: nothing slides out of an unlimited one")
     if not (case.softcap >= 0 and math.isfinite(case.softcap)):
         found.append(f"softcap is {case.softcap}, but should be 0 (off) or a positive number")
     if case.scale is not None and not (case.scale > 0 and math.isfinite(case.scale)):
@@ -301,7 +319,25 @@ def _sharing_complaints(case: Case) -> list[str]:
     return found
 
 
-PARTS = (_shape_complaints, _feature_complaints, _batch_complaints, _operation_complaints, _sharing_complaints)
+def _order_complaints(case: Case) -> list[str]:
+    if case.before is None:
+        return []
+    found = []
+    if case.before.op != case.op:
+        found.append(f"before has op {case.before.op!r}, but should be a call of the same op {case.op!r}")
+    if case.before.before is not None:
+        found.append("before has a call before it as well, but there should be one at most")
+    return found
+
+
+PARTS = (
+    _shape_complaints,
+    _feature_complaints,
+    _batch_complaints,
+    _operation_complaints,
+    _sharing_complaints,
+    _order_complaints,
+)
 
 
 def to_json(record: msgspec.Struct) -> str:
@@ -316,6 +352,7 @@ def without_defaults(record: msgspec.Struct) -> dict[str, Any]:
     """
     plain = {field.name: field.default for field in msgspec.structs.fields(record)}
     fields: dict[str, Any] = msgspec.to_builtins(record)
+    fields |= {name: without_defaults(value) for name in fields if isinstance(value := getattr(record, name), Case)}
     return {name: value for name, value in fields.items() if name == "seqs" or getattr(record, name) != plain[name]}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from harness import exact
+from harness import exact, overflows
 from harness.arithmetic import Arithmetic
 from harness.bounds import Bound, exceeds, margin
 from harness.case import Case
@@ -14,6 +14,7 @@ from harness.copies import copied, misplaced
 from harness.executors.base import BadAccess, Observed, Written, bits
 from harness.inputs import Materials
 from harness.operations import gathered_tile
+from harness.places import suggested
 from harness.results import Finding
 from harness.tensors import Array
 from harness.writes import CACHES
@@ -69,7 +70,28 @@ def bad_accesses(run: Run) -> Iterator[Finding]:
     for access in run.observed.accesses:
         if access.kind not in (*SUSPECT, *WRONG_AT_ONCE):
             kind = "bad write" if access.kind.endswith("write") else "bad read"
-            yield Finding(kind=kind, detail=access.tensor, message=tell_access(access), line=access.line)
+            words = _left_there(run, access) if kind == "bad write" else ()
+            yield Finding(
+                kind=kind,
+                detail=access.tensor,
+                message=tell_access(access),
+                line=access.line,
+                accuses=_accused(run.materials, access),
+                explains=words,
+            )
+
+
+def _left_there(run: Run, access: BadAccess) -> tuple[str, ...]:
+    """What lies outside the tensor since, where it is a new token's."""
+    left = (written for written in run.observed.outside if access.tensor in written.tensor.split(" or "))
+    return next((misplaced(run.materials, written) for written in left), ())
+
+
+def _accused(materials: Materials, access: BadAccess) -> str:
+    """What a place that nobody has suggests."""
+    if access.story == "in a gap":
+        return "strides that are not the tensor's own"
+    return suggested(materials, access)
 
 
 def wrapped(run: Run) -> Iterator[Finding]:
@@ -125,23 +147,31 @@ def changed_inputs(run: Run) -> Iterator[Finding]:
     """Something that is only to be read was written, or a cache does not hold what it should."""
     for written in run.observed.changed:
         if run.materials.stored is not None and written.tensor in CACHES:
-            yield _wrong_cache(run.materials, written)
+            yield _wrong_cache(run, written)
             continue
         message = f"{written.tensor} is an input, but {tell_written(written)}"
         yield Finding(kind="inputs changed", detail=written.tensor, message=message)
 
 
-def _wrong_cache(materials: Materials, written: Written) -> Finding:
+def _wrong_cache(run: Run, written: Written) -> Finding:
     place = list(written.index) if isinstance(written.index, tuple) else f"element {written.index}"
     message = f"{written.tensor} {place} is {written.got:.6g}, but should be {written.was:.6g}"
     more = f"; {written.count} elements differ" if written.count > 1 else ""
+    misread = _misread(run, f"{written.tensor[0]}_new")
+    kept = misread and not np.isfinite(written.got)  # what lies in a gap looks like what nobody wrote
     return Finding(
         kind="wrong cache",
         detail=written.tensor,
         message=message + more,
-        accuses="the slot or the strides",
-        explains=misplaced(materials, written),
+        accuses=misread or "the slot or the strides",
+        explains=() if kept else misplaced(run.materials, written),
     )
+
+
+def _misread(run: Run, name: str) -> str:
+    """A read of the new K or V where nothing of it lies, in words."""
+    reads = (a for a in run.observed.accesses if a.tensor == name and a.kind.endswith("read"))
+    return next((tell_access(access) for access in reads), "")
 
 
 def tell_written(written: Written) -> str:
@@ -152,11 +182,15 @@ def tell_written(written: Written) -> str:
 
 
 def unwritten(run: Run) -> Iterator[Finding]:
-    """A given `out` still holds the poison it came with."""
-    if run.observed.unwritten:
-        size = run.observed.out.size if run.observed.out is not None else "?"
-        message = f"{run.observed.unwritten} of {size} elements of the given out were never written"
-        yield Finding(kind="unwritten output", message=message)
+    """A given `out` still holds the poison it came with, or no kernel wrote into one that was allocated."""
+    missing = run.observed.unwritten
+    if missing is not None:
+        at = tuple(int(i) for i in np.argwhere(missing)[0])
+        where = at if run.case.op == "gather" else (_sequence(run.case, at[0]), *at)
+        place = _place(where, ROWS if run.case.op == "gather" else TOKENS)
+        whose = "out" if run.materials.inputs.out is None else "the given out"
+        message = f"{int(missing.sum())} of {missing.size} elements of {whose} were never written, first out{place}"
+        yield Finding(kind="unwritten output", message=message, where=where, accuses="the grid, or the mask of a store")
 
 
 # --- values ------------------------------------------------------------------------------------------------------
@@ -194,6 +228,7 @@ def _beyond(
         where=where,
         times_bound=times if np.isfinite(times) else None,
         dominating=share,
+        explains=overflows.of_lse(truth) if name == "lse" and not np.isfinite(got) else (),
     )
     return msgspec.structs.replace(found, **suspect(run.observed))
 
@@ -217,8 +252,11 @@ def _sequence(case: Case, token: int) -> int:
     return int(np.searchsorted(ends, token, side="right"))
 
 
-def _place(where: tuple[int, ...]) -> str:
-    words = ("sequence", "token", "head", "dim")
+#: What an output is indexed by, in words: attention after its sequence, and a gathered tile.
+TOKENS, ROWS = ("sequence", "token", "head", "dim"), ("sequence", "row", "head", "dim")
+
+
+def _place(where: tuple[int, ...], words: tuple[str, ...] = TOKENS) -> str:
     return "[" + ", ".join(f"{word} {i}" for word, i in zip(words, where, strict=False)) + "]"
 
 
@@ -243,10 +281,9 @@ def miscopied(run: Run) -> Iterator[Finding]:
     wrong = bits(out) != bits(wanted)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        place = ", ".join(f"{word} {i}" for word, i in zip(("sequence", "row", "head", "dim"), at, strict=True))
-        got, should = float(out[at]), float(wanted[at])
+        got, should, count = float(out[at]), float(wanted[at]), int(wrong.sum())
         message = (
-            f"out[{place}] is {got:.6g}, but should be {should:.6g}; {int(wrong.sum())} of {wrong.size} elements differ"
+            f"out{_place(at, ROWS)} is {got:.6g}, but should be {should:.6g}; {count} of {wrong.size} elements differ"
         )
         kind = "accuracy" if np.isfinite(got) else "not finite"
         found = Finding(kind=kind, message=message, where=at, explains=copied(run.materials, out, wrong))

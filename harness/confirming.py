@@ -47,8 +47,7 @@ class Confirming:
         """Count the runs that show the family; a base that shows it once has told enough beyond the first runs."""
         failed = 0
         for _ in range(runs):
-            side.worker.renew()
-            result = side.run(found.case, found.subject, self.limit_seconds, thorough=True)
+            result = side.run(found.case, found.subject, self.limit_seconds, thorough=True, fresh=True)
             failed += any(finding.family == found.finding.family for finding in result.findings)
         return Tally(failed=failed, runs=runs)
 

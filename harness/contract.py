@@ -12,6 +12,8 @@ from harness.results import Finding
 from harness.subjects import Subject
 
 READING = (*ATTENTION, "gather")
+#: The weight of what few calls have.
+SELDOM = 12
 #: One tensor of a call in another form; None where the call has no such form.
 Spoil = Callable[[Any], dict[str, Any] | None]
 
@@ -56,13 +58,22 @@ class Violation:
             changed = replace(inputs, **changes)
             if subject.validate is not None:
                 subject.validate(changed)
-            return subject.run(changed)
+            returned = subject.run(changed)
+            _bring_back(inputs, changes)
+            return returned
 
         return run
 
     def _broken(self, what: str) -> Finding:
         message = f"{self.says}, which the subject promises to refuse ({self.promise}): {what}"
         return Finding(kind="contract", detail=self.promise, message=message, accuses=self.accuses)
+
+
+def _bring_back(inputs: Any, changes: dict[str, Any]) -> None:
+    """What was written into a copy belongs where the harness looks."""
+    for name in {"out", "k_cache", "v_cache"} & set(changes):
+        if getattr(inputs, name) is not None:
+            getattr(inputs, name).copy_(changes[name])
 
 
 def _same(first: First, second: Observed) -> bool:
@@ -79,9 +90,41 @@ def _same(first: First, second: Observed) -> bool:
 # --- what is spoilt ----------------------------------------------------------------------------------------------
 
 
+#: Elements of a tensor that may be copied; a pool of far blocks is larger, and never in memory as a whole.
+COPIED = 2**24
+
+
 def _apart(name: str) -> Spoil:
-    """Every other element of a tensor twice as long."""
-    return lambda inputs: {name: getattr(inputs, name).repeat_interleave(2, -1)[..., ::2]}
+    """Every other element of a tensor twice as long; in between each is there once more."""
+
+    def spoil(inputs: Any) -> dict[str, Any] | None:
+        tensor = getattr(inputs, name)
+        if tensor is None or tensor.numel() > COPIED or tensor.shape[-1] < 2:
+            return None
+        return {name: _spread(tensor)}
+
+    return spoil
+
+
+def _cache_apart(name: str) -> Spoil:
+    """Not where V is a part of a K that is written: it would be read where nothing was written."""
+
+    def spoil(inputs: Any) -> dict[str, Any] | None:
+        is_part = inputs.k_cache.data_ptr() == inputs.v_cache.data_ptr()
+        return None if is_part and inputs.slot_mapping is not None else _apart(name)(inputs)
+
+    return spoil
+
+
+def _spread(tensor: Any) -> Any:
+    twice = tensor.new_empty((*tensor.shape, 2))
+    return twice.copy_(tensor[..., None].expand(twice.shape)).flatten(-2)[..., ::2]
+
+
+def _output_apart(inputs: Any) -> dict[str, Any]:
+    """The given one, or one that is given here."""
+    shape = (*inputs.q.shape[:2], inputs.v_cache.shape[3])
+    return {"out": _spread(inputs.q.new_full(shape, float("nan")) if inputs.out is None else inputs.out)}
 
 
 def _as(name: str, dtype: str) -> Spoil:
@@ -152,10 +195,26 @@ def _starts(inputs: Any) -> dict[str, Any]:
     return {"query_starts": starts}
 
 
+_CACHE, _NEW, _SCALED = (*READING, "cache_write"), ("extend", "step", "cache_write"), (*ATTENTION, "cache_write")
 _ATTENDING, _WRITING, _PACKED = ATTENTION, ("step", "cache_write"), ("extend", "step")
-CONTRACT = (
+#: What kernels compute with as often as they refuse it, so that it is asked for by itself.
+APART = (
     Violation("lengths apart", "strides", _apart("kv_lens"), "kv_lens was not contiguous"),
     Violation("table apart", "strides", _apart("block_tables"), "block_tables was not contiguous"),
+    Violation("slopes apart", "strides", _apart("alibi_slopes"), "alibi_slopes was not contiguous", _ATTENDING, SELDOM),
+    Violation("sinks apart", "strides", _apart("sinks"), "sinks was not contiguous", _ATTENDING, SELDOM),
+    Violation("k_scale apart", "strides", _apart("k_scale"), "k_scale was not contiguous", _SCALED, SELDOM),
+    Violation("v_scale apart", "strides", _apart("v_scale"), "v_scale was not contiguous", _SCALED, SELDOM),
+    Violation("dims of q apart", "dims", _apart("q"), "the dims of q lay apart", _ATTENDING),
+    Violation("dims of K apart", "dims", _cache_apart("k_cache"), "the dims of K lay apart", _CACHE),
+    Violation("dims of V apart", "dims", _cache_apart("v_cache"), "the dims of V lay apart", _CACHE),
+    Violation("dims of new K apart", "dims", _apart("k_new"), "the dims of new K lay apart", _NEW),
+    Violation("dims of new V apart", "dims", _apart("v_new"), "the dims of new V lay apart", _NEW),
+    Violation("dims of out apart", "dims", _output_apart, "the dims of out lay apart", _ATTENDING),
+    Violation("starts apart", "strides", _apart("query_starts"), "query_starts was not contiguous", _PACKED),
+    Violation("slots apart", "strides", _apart("slot_mapping"), "slot_mapping was not contiguous", _WRITING),
+)
+CONTRACT = (
     Violation("lengths as float", "types", _as("kv_lens", "float32"), "kv_lens was float32"),
     Violation("lengths as int64", "types", _as("kv_lens", "int64"), "kv_lens was int64"),
     Violation("table as int16", "types", _as("block_tables", "int16"), "block_tables was int16"),
@@ -170,10 +229,8 @@ CONTRACT = (
         "a block id that is used was as large as the pool",
     ),
     Violation("negative block", "blocks", _block(lambda _: -1), "a block id that is used was -1"),
-    Violation("starts apart", "strides", _apart("query_starts"), "query_starts was not contiguous", _PACKED),
     Violation("starts as float", "types", _as("query_starts", "float32"), "query_starts was float32", _PACKED),
     Violation("starts behind q", "lengths", _starts, "the last of query_starts lay behind q", _PACKED),
-    Violation("slots apart", "strides", _apart("slot_mapping"), "slot_mapping was not contiguous", _WRITING),
     Violation("slots as float", "types", _as("slot_mapping", "float64"), "slot_mapping was float64", _WRITING),
     Violation("slots elsewhere", "devices", _elsewhere("slot_mapping"), "slot_mapping was on another device", _WRITING),
     Violation("slot beyond the cache", "slots", _slot, "a slot lay behind the cache", _WRITING, 3),

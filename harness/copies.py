@@ -1,10 +1,14 @@
 """Where wrong rows of a copy come from: of a gathered tile or a written cache, told by the values that lie there."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from harness.executors.base import Written, bits
 from harness.inputs import SKIPPED, Materials
+from harness.quantised import quantised
 from harness.tensors import Array
+from harness.writes import Stored
 
 #: So many runs of rows are told.
 MOST = 4
@@ -37,21 +41,28 @@ def _runs(told: list[Place]) -> list[list[Place]]:
 
 
 def _shape(source: str) -> str:
-    return "slot" if source.startswith("block") else source
+    return "slot" if source.startswith(("block", "V of block")) else source
 
 
 def _source(materials: Materials, row: Array, head: int) -> str:
     """The slot whose K is in the row [dim], or what else is there."""
     if not np.asarray(row).astype(np.float64).any():
         return "zeros: nothing was loaded"
-    cache, tables = materials.inputs.k_cache.view, materials.geometry.tables
+    found = _of(materials, "k_cache", row, head)
+    return found or (f"V of {of_v}" if (of_v := _of(materials, "v_cache", row, head)) else "what no slot holds")
+
+
+def _of(materials: Materials, name: str, row: Array, head: int) -> str:
+    """The slot of a cache whose numbers are in the row."""
+    cache, tables = getattr(materials.inputs, name).view, materials.geometry.tables
     for sequence, table in enumerate(tables):
-        found = np.argwhere((bits(cache[table]) == bits(row)).all(axis=-1)) if len(table) else ()
+        same = cache.shape[-1:] == row.shape and len(table)
+        found = np.argwhere((bits(cache[table]) == bits(row)).all(axis=-1)) if same else ()
         for column, offset, other in sorted(np.asarray(found).tolist(), key=lambda place: place[2] != head):
             token = column * materials.case.block_size + offset
             wrong_head = f", KV head {other}" if other != head else ""
             return f"block {table[column]} offset {offset} (token {token} of sequence {sequence}{wrong_head})"
-    return "what no slot holds"
+    return ""
 
 
 def _words(materials: Materials, run: list[Place]) -> str:
@@ -75,19 +86,74 @@ def _slot(materials: Materials, sequence: int, token: int) -> str:
 
 
 def misplaced(materials: Materials, written: Written) -> tuple[str, ...]:
-    """Whose K or V stands where it should not, told by its first element; nothing where it is no new token's."""
+    """What stands in a wrong place of a written cache, told by its first element, and what should stand there."""
     stored = materials.stored
     if stored is None:
         return ()
     name = "K" if written.tensor.startswith("k_cache") else "V"
-    if written.got == SKIPPED:
-        return (f"it is {name} of a token to be skipped, whose slot is -1: such a token is written all the same",)
-    if not np.isfinite(written.got):
+    wanted = _wanted(stored, written)
+    if wanted and (words := quantised(materials.case, written)):
+        return (words,)
+    if wanted and _is_untouched(materials, written):
         return (f"no {name} was written there: it still holds what it held before",)
+    found = _whose(stored, name, written.got)
+    if written.got == SKIPPED:
+        instead = f", or read in place of the token for {wanted}" if wanted else ""
+        return (f"it is {found}: such a token is written all the same{instead}",)
+    if found == NOBODYS and not wanted:
+        return tuple(_spoilt(materials, written))
+    if found == NOBODYS:
+        return (
+            f"it should be {name} of the token for {wanted}: the row or the strides that it is read with are wrong",
+        )
+    should = f", but should be that of the token for {wanted}" if wanted else ""
+    return (f"it is {found}{should}: the slot or the strides of the write are wrong",)
+
+
+#: A value that no new token has.
+NOBODYS = "no new token's"
+
+
+def _wanted(stored: Stored, written: Written) -> str:
+    """The cell, in words, where a new token is to be written there."""
+    if isinstance(written.index, int) or len(written.index) != 4:
+        return ""
+    block, offset = written.index[:2]
+    there = bool(((stored.blocks == block) & (stored.offsets == offset)).any())
+    return f"block {block} offset {offset}" if there else ""
+
+
+def _is_untouched(materials: Materials, written: Written) -> bool:
+    """Whether the element is what it was before the call; NaN for NaN says so too, unless the row was read wrongly."""
+    before = float(getattr(materials.inputs, written.tensor).view[written.index])
+    return written.got == before or (np.isnan(written.got) and np.isnan(before))
+
+
+def _whose(stored: Stored, name: str, got: float) -> str:
+    """Whose K or V a value is, in words."""
+    if got == SKIPPED:
+        return f"{name} of a token to be skipped, whose slot is -1"
     data = (stored.k if name == "K" else stored.v).astype(np.float64)
-    found = np.argwhere(data == written.got)
+    found = np.argwhere(data == got)
     if not len(found):
-        return ()
+        return NOBODYS
     cell, head, dim = (int(i) for i in found[0])
-    words = f"it is {name} of the token for block {stored.blocks[cell]} offset {stored.offsets[cell]}"
-    return (f"{words}, KV head {head}, dim {dim}: the slot or the strides of the write are wrong",)
+    return (
+        f"{name} of the token for block {stored.blocks[cell]} offset {stored.offsets[cell]}, KV head {head}, dim {dim}"
+    )
+
+
+def _spoilt(materials: Materials, written: Written) -> Iterator[str]:
+    """What lay where nothing was to be written, and somebody wrote what is no token's."""
+    if isinstance(written.index, int):
+        return
+    block, offset = written.index[:2]
+    size, case = materials.case.block_size, materials.case
+    lay = [
+        f"token {column * size + offset} of sequence {sequence}"
+        for sequence, table in enumerate(materials.geometry.tables)
+        for column in np.flatnonzero(table == block).tolist()
+        if column * size + offset < case.cached_len(case.batch[sequence])
+    ]
+    there = f"{' and '.join(lay)} lay there" if lay else "nobody's slot"
+    yield f"no new token belongs there ({there}), and what was written is none's"

@@ -53,11 +53,16 @@ def _could_be(whole: Profile) -> dict[str, list[str]]:
         | {
             "heads": [f"{q}/{kv}" for q, kv in whole.heads],
             "v_layout": list(whole.v_layouts) if apart else ["same"],
-            "out_layout": ["allocated", "given", "padded"] if "out" in whole.features else ["allocated"],
-            "features": [*whole.features, *(["splits"] if whole.splits else [])],
+            "out_layout": _outputs(whole),
+            "features": [*whole.features, *(name for name in ("slid_out", "splits") if getattr(whole, name))],
             "config": [str(number) for number in range(whole.configs)],
         }
     )
+
+
+def _outputs(whole: Profile) -> list[str]:
+    far = ["far"] if "far" in whole.q_layouts else []
+    return ["allocated", "given", "padded", *far] if "out" in whole.features else ["allocated"]
 
 
 def _chunks(whole: Profile) -> list[str]:

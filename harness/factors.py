@@ -8,18 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.case import Case, replace
-from harness.inputs import Materials
+from harness.inputs import Materials, materialise
 from harness.probe import supposed
 from harness.rows import Row, listed
-from harness.tensors import Array, Tensor
+from harness.tensors import Array, Tensor, contiguous
 from harness.values import scales
 
 #: Tiles that a kernel may walk in, beside one per block.
 TILES = (16, 32, 64, 128)
 #: What a kernel may forget, in words.
 FEATURES = {"softcap": "softcap", "alibi": "ALiBi", "sinks": "the sink", "scale": "the given scale"}
+#: Dims that a kernel may stop at.
+DIMS = (16, 32, 64, 128)
 #: Keys of score 0 that a normaliser may count too many: more are told as a factor only.
 MOST_KEYS = 256
+#: Rows of q, each with its head, that a kernel may take for another: so many are supposed.
+MOST_ROWS = 12
 
 
 def rest(row: Row) -> Iterator[str]:
@@ -35,7 +39,8 @@ def rest(row: Row) -> Iterator[str]:
         return
     if odd:
         return
-    words = _forgotten(row) or _tiles(row, there) or _twice(row, there) or power(got, true, within)
+    words = _forgotten(row) or _repeated(row, there) or _tiles(row, there) or _stale(row, there) or _apart(row, there)
+    words = words or power(got, true, within)
     yield words or worst(row)
 
 
@@ -60,16 +65,18 @@ def _odd(row: Row, ratio: float, got: Array, true: Array, within: Array) -> Iter
 
 def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
     """All weights are off by one factor."""
-    off = f"all weights are off by the common factor {ratio:.4g}"
+    off = f"all weights are off by the common factor {ratio:.{4 if abs(ratio - 1) > 1e-3 else 7}g}"
     scale = float(scales(row.case)[1][row.kv_head])
     if _close(ratio, 1.0, relative):
         return
     if scale != 1 and _close(ratio * scale, 1.0, relative):
         yield f"{off}: the scale of V, {scale:.4g}, is not multiplied in"
     elif scale != 1 and _close(ratio, scale, relative):
-        yield f"{off}: the scale of V, {scale:.4g}, is multiplied in twice"
+        yield f"{off}: the scale of V, {scale:.4g}, is multiplied {_too_often(row)}"
     elif row.case.sinks and _close(ratio * row.true[row.visible].sum(), 1.0, relative):
         yield f"{off}: the sink does not count"
+    elif row.case.sinks and (times := _sinks(row, ratio, relative)):
+        yield f"{off}: the sink counts {times} times, as if each of {times} splits or tiles began with it"
     elif tile := _stale_normaliser(row, ratio, relative):
         yield (
             f"{off}: the normaliser is not rescaled when the maximum moves, so that it still counts the tiles before "
@@ -84,12 +91,29 @@ def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
         yield f"{off}: the normaliser, or a key that only it counts"
 
 
+def _too_often(row: Row) -> str:
+    """Where a scale too much was multiplied in: dense tokens have none."""
+    seen = row.mine[row.visible]
+    dense = row.case.new_kv == "dense" and (seen >= row.case.paged_len(row.case.batch[row.sequence])).all()
+    return "into the new V as well, which is not scaled" if dense else "in twice"
+
+
 def _keys_of_score_0(row: Row, ratio: float, relative: float) -> int:
     """How many keys with exp(0) too many make the factor, 0 if no whole number does."""
     per_key = float(np.exp(np.clip(row.weights.lse[row.token, row.head], -50, 50)))
     count = (1 / ratio - 1) * per_key if ratio > 0 else 0.0
     keys, doubt = round(count), per_key / max(ratio, 1e-9) * (4 * relative + 1e-6)
     return keys if 1 <= keys <= MOST_KEYS and abs(count - keys) <= doubt < 0.05 else 0
+
+
+def _sinks(row: Row, ratio: float, relative: float) -> int:
+    """How often a sink counts whose weight makes the factor, 0 if no whole number from 2 does."""
+    weight = 1 - float(row.true[row.visible].sum())
+    if ratio <= 0 or weight <= 0:
+        return 0
+    count, doubt = 1 + (1 / ratio - 1) / weight, (4 * relative + 1e-6) / ratio / weight
+    times = round(count)
+    return times if 2 <= times <= MOST_KEYS and abs(count - times) <= doubt < 0.05 else 0
 
 
 def _stale_normaliser(row: Row, ratio: float, relative: float) -> str:
@@ -103,7 +127,8 @@ def _stale_normaliser(row: Row, ratio: float, relative: float) -> str:
             if np.isfinite(part).any():
                 largest = max(largest, float(part.max()))
                 summed += float(np.exp(part - largest).sum())
-        if summed and _close(ratio * summed * np.exp(largest), 1.0, 4 * relative):
+        stale = summed * float(np.exp(largest))
+        if stale and not _close(stale, 1.0, 4 * relative) and _close(ratio * stale, 1.0, 4 * relative):
             return f"tiles of {tile} keys"
     return ""
 
@@ -116,23 +141,52 @@ def _logs(row: Row) -> Array:
     return logs
 
 
-def _twice(row: Row, there: NDArray[np.bool_]) -> str:
-    """A few tokens count twice, the others alike."""
+def _repeated(row: Row, there: NDArray[np.bool_]) -> str:
+    """A few tokens count twice or more often, the others alike."""
+    ratios = np.sort(row.got[there] / row.true[there])
+    usual = float(ratios[(len(ratios) - 1) // 2])  # of two tokens, that of the lesser
+    if (odd := _odd_ones(row, there, usual)) is None:
+        return ""
+    tokens, times, alike = odd
+    if round(times) < 2 or not alike or abs(times - round(times)) >= 0.01:
+        return ""
+    amount = "twice" if round(times) == 2 else f"{round(times)} times"
+    return f"{row.where_is(tokens)} {'count' if len(tokens) > 1 else 'counts'} {amount}"
+
+
+def _stale(row: Row, there: NDArray[np.bool_]) -> str:
+    """The first tokens count as if no larger score had come after them: the best of them like the best of all."""
+    tokens, got, true, within = row.mine[there], row.got[there], row.true[there], row.within[there]
+    first = np.abs(got - true) > 2 * within
+    if not 0 < first.sum() < len(first) or tokens[first].max() > tokens[~first].min():
+        return ""
+    factor = float(true.max() / true[first].max())
+    if factor == 1.0 or not _fits(got[first], factor * true[first], within[first], factor):
+        return ""
+    return (
+        f"{row.where_is(np.sort(tokens[first]))} {'count' if first.sum() > 1 else 'counts'} {factor:.4g} times as much "
+        "as it should: what was summed before is not rescaled when the maximum moves"
+    )
+
+
+def _apart(row: Row, there: NDArray[np.bool_]) -> str:
+    """A few tokens are off, the others are right for each other."""
+    if (odd := _odd_ones(row, there, float(np.median(row.got[there] / row.true[there])))) is None:
+        return ""
+    tokens, times, alike = odd
+    if len(tokens) > 1 and alike:
+        return f"{row.where_is(tokens)} count {times:.4g} times as much as they should: that tile is not rescaled"
+    return f"the scores of {row.where_is(tokens)} are wrong, those of the other tokens are right"
+
+
+def _odd_ones(row: Row, there: NDArray[np.bool_], usual: float) -> tuple[NDArray[np.int64], float, bool] | None:
+    """Tokens, half of all at most, that are off by more than the usual factor: by which, and whether all alike."""
     got, true, within = row.got[there], row.true[there], row.within[there]
-    ratios = got / true
-    usual = float(np.median(ratios))
     odd = np.abs(got - usual * true) > 2 * max(1.0, usual) * within
     if not 0 < odd.sum() <= len(odd) // 2:
-        return ""
-    tokens = np.sort(row.mine[there][odd])
+        return None
     times = float(got[odd].sum() / (usual * true[odd].sum()))
-    verb = "count" if len(tokens) > 1 else "counts"
-    if _fits(got[odd], times * usual * true[odd], within[odd], times * usual) and abs(times - round(times)) < 0.01:
-        amount = "twice" if round(times) == 2 else f"{times:.3g} times"
-        return f"{row.where_is(tokens)} {verb} {amount}"
-    if len(tokens) > 1 and _fits(got[odd], times * usual * true[odd], within[odd], times * usual):
-        return f"{row.where_is(tokens)} {verb} {times:.4g} times as much as they should: that tile is not rescaled"
-    return f"the scores of {row.where_is(tokens)} are wrong, those of the other tokens are right"
+    return np.sort(row.mine[there][odd]), times, _fits(got[odd], times * usual * true[odd], within[odd], times * usual)
 
 
 def _tiles(row: Row, there: NDArray[np.bool_]) -> str:
@@ -194,7 +248,7 @@ def worst(row: Row) -> str:
 def _forgotten(row: Row) -> str:
     """The weights are right for inputs that differ in one respect."""
     cells = row.weights.cells
-    for words, case, change in _suppositions(row.case):
+    for words, case, change in _suppositions(row):
         supposedly = supposed(case, change, cells)[row.token, row.head]
         own = row.visible
         off = np.abs(row.got - supposedly)[own]
@@ -203,19 +257,41 @@ def _forgotten(row: Row) -> str:
     return ""
 
 
-def _suppositions(case: Case) -> Iterator[tuple[str, Case, Callable[[Materials], Any]]]:
-    plain = Case()
+def _suppositions(row: Row) -> Iterator[tuple[str, Case, Callable[[Materials], Any]]]:
+    case, plain = row.case, Case()
     for name, words in FEATURES.items():
         if getattr(case, name) != getattr(plain, name):
             yield f"the weights are those without {words}", replace(case, **{name: getattr(plain, name)}), _nothing
     if case.new_kv == "dense" and case.k_scale != 1:
         yield "the weights are those with the scale of the cached K on the new K as well", case, _scale_new_k
+    for dims in (dims for dims in DIMS if dims < case.head_dim):
+        yield f"the weights are those of the first {dims} dims of q and K", case, partial(_first_dims, dims=dims)
+    for words, strides in _other_strides(case):
+        yield f"the weights are those of K read with the strides of {words}", case, partial(_restride, strides=strides)
     for shift in range(1, min(case.num_kv_heads, 8)):
         words = f"the weights are those of K {shift} KV {'head' if shift == 1 else 'heads'} further on"
         yield words, case, partial(_roll, name="k_cache", by=shift, axis=2)
     for shift in range(1, min(case.num_q_heads, 8)):
         words = f"the weights are those of q {shift} {'head' if shift == 1 else 'heads'} further on"
         yield words, case, partial(_roll, name="q", by=shift, axis=1)
+    for shift in range(1, min(case.tokens * case.num_q_heads, MOST_ROWS)):
+        words = (
+            f"the weights are those of q of {_other_row(row, shift)}: the offset of q, or one of its strides, is wrong"
+        )
+        yield words, case, partial(_other_rows, by=shift)
+
+
+def _other_row(row: Row, shift: int) -> str:
+    """The row of q that is so many rows further on, heads counted within tokens."""
+    heads = row.case.num_q_heads
+    token, head = divmod((row.token * heads + row.head + shift) % (row.case.tokens * heads), heads)
+    return f"token {token}, head {head} of the batch"
+
+
+def _other_rows(materials: Materials, by: int) -> None:
+    q = materials.inputs.q
+    rows = q.view.copy().reshape(-1, q.shape[2])
+    q.view[...] = np.roll(rows, -by, axis=0).reshape(q.shape)
 
 
 def _nothing(materials: Materials) -> None:  # noqa: ARG001  (the case itself is changed)
@@ -226,6 +302,34 @@ def _scale_new_k(materials: Materials) -> None:
     tensor: Tensor = materials.inputs.k_new
     scaled = tensor.view.astype(np.float64) * scales(materials.case)[0][:, None]
     tensor.view[...] = scaled.astype(tensor.view.dtype)
+
+
+def _first_dims(materials: Materials, dims: int) -> None:
+    materials.inputs.q.view[..., dims:] = 0
+
+
+def _other_strides(case: Case) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Strides that a kernel may take for those of K, in words; none of a pool too large to be read through."""
+    materials = materialise(case)
+    k, v = materials.inputs.k_cache, materials.inputs.v_cache
+    block, slot, head, dim = k.strides
+    found = {
+        "V": v.strides,
+        "blocks that lie block_size tokens apart": (case.block_size * slot, slot, head, dim),
+        "heads that lie head_dim apart": (block, slot, case.head_dim, dim),
+        "a cache without gaps": contiguous(k.shape),
+    }
+    yield from ((words, strides) for words, strides in found.items() if strides != k.strides and not k.storage.sparse)
+
+
+def _restride(materials: Materials, strides: tuple[int, ...]) -> None:
+    """K as it is read through other strides; 0 beyond its memory."""
+    k = materials.inputs.k_cache
+    places = sum(
+        index * stride for index, stride in zip(np.indices(k.shape, sparse=True), strides, strict=True)
+    ) + np.int64(k.offset)
+    inside = places < len(k.storage.data)
+    k.view[...] = np.where(inside, k.storage.data[np.where(inside, places, 0)], 0)
 
 
 def _roll(materials: Materials, name: str, by: int, axis: int) -> None:

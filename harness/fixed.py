@@ -12,7 +12,8 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from harness.campaign import LADDER
 from harness.case import Case, digest
-from harness.profiles import profile
+from harness.hunt import FRESH
+from harness.profiles import Profile, profile
 from harness.strategies import cases
 from harness.subjects import Declaration
 
@@ -44,18 +45,23 @@ def fixed_cases(declared: Declaration, from_seed: int, count: int) -> list[Case]
 
 def _round(declared: Declaration, name: str, rungs: int) -> list[Case]:
     round_seed = random.Random(name).getrandbits(32)  # noqa: S311  (drawing, not secrecy)
+    options = profile(declared, round_seed, rungs)
+    return [case for turn in range(ROUND // FRESH) for case in _run(options, round_seed + turn)]
+
+
+def _run(options: Profile, run_seed: int) -> list[Case]:
     drawn: list[Case] = []
 
-    @seed(round_seed)
+    @seed(run_seed)
     @settings(
-        max_examples=ROUND,
+        max_examples=FRESH,
         database=None,
         deadline=None,
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,
     )
-    @given(cases(profile(declared, round_seed, rungs)))
+    @given(cases(options))
     def draw(case: Case) -> None:
         drawn.append(case)
 

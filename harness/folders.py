@@ -18,7 +18,7 @@ OTHER_KERNELS = "KVETCH_KERNELS"
 
 
 def folder(name: str) -> Path:
-    """`kernels`, `references` or `corpus`: inside the package in a wheel, beside it in a checkout."""
+    """`kernels`, `references`, `corpus` or `mutants`: inside the package in a wheel, beside it in a checkout."""
     if name == "kernels" and os.environ.get(OTHER_KERNELS):
         return Path(os.environ[OTHER_KERNELS])
     inside = PACKAGE / name

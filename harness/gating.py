@@ -108,8 +108,8 @@ class Gating:
 
     def _is_steady(self, case: Case, own: set[str]) -> bool:
         def fails() -> bool:
-            self.against.change.worker.renew()
-            return bool(own & families(self.against.run(case, self.subject, self.campaign.limit(), thorough=True)))
+            options = {"thorough": True, "fresh": True}
+            return bool(own & families(self.against.run(case, self.subject, self.campaign.limit(), **options)))
 
         return all(fails() for _ in range(CONFIRMATIONS))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case, Seq
+from harness.case import FAR, Case, Seq
 from harness.values import ORDER, by_tag, hashed
 
 
@@ -51,7 +51,7 @@ def _place(case: Case, owned: list[tuple[int, int]], block_stride: int) -> tuple
         return _permutation(case.geometry_seed, pool)[:count], pool
     if case.placement == "interleaved":
         return _interleaved(owned), pool
-    if case.placement == "far":
+    if case.placement in FAR:
         return _far(case, count, block_stride)
     return in_order, pool
 
@@ -68,7 +68,7 @@ def _interleaved(owned: list[tuple[int, int]]) -> NDArray[np.int64]:
 
 
 def _far(case: Case, count: int, block_stride: int) -> tuple[NDArray[np.int64], int]:
-    """Ids from the first whose offset passes 2**31 elements upwards, in shuffled order."""
-    first = -(-(2**31) // block_stride)
+    """Ids from the first whose offset passes 2**31 elements upwards, or 2**32, in shuffled order."""
+    first = -(-(2**31 if case.placement == "far" else 2**32) // block_stride)
     ids = first + _permutation(case.geometry_seed, max(count, 1))[:count]
     return ids, first + max(count, 1) + case.spare_blocks

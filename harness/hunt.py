@@ -1,4 +1,4 @@
-"""A hunt: one run of Hypothesis that draws until something new fails, and shrinks it to the smallest case."""
+"""A hunt: one round, in runs of Hypothesis, that draws until something new fails, and shrinks it to the least case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from harness import control
+from harness import control, earlier
 from harness.attribution import attribution
 from harness.case import Case
 from harness.profiles import Profile
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
 #: Cases that one round draws; then another subject, another pool of compile-time constants, another rung has its turn.
 ROUND = 50
+#: Cases that one run of Hypothesis draws. Beyond its first ten examples it makes five of six by copying parts of the
+#: one before: half of a round had the combination, the values and the data seed of others.
+FRESH = 10
 #: Seconds that shrinking one fault may take: Hypothesis's part, then what our own passes may add.
 SHRINK_SECONDS, FINISH_SECONDS = 30.0, 30.0
 #: How often the smallest case is run again before it is reported.
 CONFIRMATIONS = 3
+#: Traits that are tried to be taken away; a case has a call before it only where it was seen to need it.
+TAKEN = tuple(trait for trait in TRAITS if trait.name != "a call before it")
 #: Seconds that an x-ray may add to a case, calls that are compiling included.
 XRAY_SECONDS = 15.0
 
@@ -45,20 +50,23 @@ class _Fault(Exception):
 
 @dataclass
 class Hunt:
-    """One run of Hypothesis: draws until something new fails, then shrinks it."""
+    """One round: draws until something new fails, then shrinks it."""
 
     campaign: Campaign
     subject: str
     memo: dict[Case, Result] = field(default_factory=dict)
     failures: dict[str, list[Result]] = field(default_factory=dict)  # by family, in the order met
     first_failure: float | None = None
+    after: tuple[int, float] = (0, 0.0)  # cases and seconds of the campaign until then
     patience: float = SHRINK_SECONDS
+    keeps: bool = False  # the smallest case fails here, but not in a process that has run nothing before
 
     def search(self, drawn: Profile, round_seed: int) -> None:
         """Draw and shrink; returns when the round is over, raises Stop when the campaign is."""
         with _quietly():
             try:
-                self._property(drawn, round_seed)()
+                for turn in range(ROUND // FRESH):
+                    self._property(drawn, round_seed + turn)()
             except _Fault:
                 return
             except Stop:
@@ -68,11 +76,11 @@ class Hunt:
     def _property(self, drawn: Profile, round_seed: int) -> Callable[[], None]:
         @seed(round_seed)
         @settings(
-            max_examples=ROUND,
+            max_examples=FRESH,
             database=None,  # the corpus keeps cases, not choices
             deadline=None,  # a hang is the runner's business
             derandomize=False,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if self.campaign.plan.shrinks else (Phase.generate,),
             report_multiple_bugs=False,  # one fault a round, so that its shrinking has the whole budget
             suppress_health_check=list(HealthCheck),  # hostile inputs are large and slow by intent
             verbosity=Verbosity.quiet,
@@ -112,6 +120,7 @@ class Hunt:
             self.failures[finding.family].append(result)
         if self.first_failure is None:
             self.first_failure = time.monotonic()
+            self.after = (self.campaign.cases, round(self.campaign.elapsed, 3))
             self.campaign.shrinking = finding.family
             if finding.family == "hang":  # at seconds a try, only our own passes are frugal enough
                 self.patience = 0.0
@@ -122,8 +131,27 @@ class Hunt:
         if self.first_failure is None:
             return
         family = self.campaign.shrinking or next(iter(self.failures))
+        if not self.campaign.plan.shrinks:
+            yield self._as_met(self.failures[family][0])
+            return
         self._finish(family)
         yield self._confirmed(self._smallest(family), len(self.failures[family]), time.monotonic() - self.first_failure)
+
+    def _as_met(self, result: Result) -> Found:
+        """What failed, neither made smaller nor run again."""
+        finding = result.headline
+        assert finding is not None
+        return Found(
+            subject=self.subject,
+            case=result.case,
+            finding=finding,
+            others=tuple(other for other in result.findings if other != finding),
+            needs=tuple(sorted(traits(result.case) | set(finding.beyond))),
+            executor=self.campaign.plan.executor,
+            after_cases=self.after[0],
+            after_seconds=self.after[1],
+            executions=len(self.memo),
+        )
 
     def _finish(self, family: str) -> None:
         """Take up where Hypothesis stopped; what fails on the way is kept by `examine`."""
@@ -144,6 +172,9 @@ class Hunt:
 
     def _confirmed(self, smallest: Result, met: int, seconds: float) -> Found:
         again = self._run_again(smallest.case, smallest.headline.family) if smallest.headline else ""
+        odd = self.keeps or (smallest.headline is not None and smallest.headline.kind == earlier.MOVED)
+        if odd and (pair := earlier.after_another(self, smallest)) and pair.headline:
+            smallest, again = pair, self._run_again(pair.case, pair.headline.family)
         smallest = self._explained(smallest)
         finding = smallest.headline
         assert finding is not None
@@ -158,6 +189,8 @@ class Hunt:
             again=again,
             attribution="" if blamed else attribution(self.campaign, self.subject, smallest.case, finding.family),
             executor=self.campaign.plan.executor,
+            after_cases=self.after[0],
+            after_seconds=self.after[1],
             executions=len(self.memo),
             seconds=round(seconds, 2),
         )
@@ -176,24 +209,31 @@ class Hunt:
         return msgspec.structs.replace(smallest, findings=tuple(told))
 
     def _run_again(self, case: Case, family: str) -> str:
-        """For example "3 of 3"; a hang is not waited for when the time is over."""
+        """For example "3 of 3", the last of them in a process of its own; no hang is waited for when time is over."""
         if self.campaign.interrupted or (family == "hang" and self.campaign.out_of_time):
             return ""
         again: list[bool] = []
         while len(again) < CONFIRMATIONS and not self.campaign.interrupted:
-            again.append(self._again(case, family, patient=True))
-        return f"{sum(again)} of {len(again)}"
+            again.append(self._again(case, family, patient=True, fresh=len(again) == CONFIRMATIONS - 1))
+        self.keeps = len(again) == CONFIRMATIONS and all(again[:-1]) and not again[-1]
+        return f"{sum(again)} of {len(again)}{', but not in a process of its own' if self.keeps else ''}"
 
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:
         """The traits that cannot be taken away, one after the other, without losing the fault."""
-        for trait in sorted(TRAITS, key=lambda trait: -trait.rung):
-            if trait.has(case) and not self.campaign.out_of_time and self._again(trait.without(case), family):
+        alone = case.before is not None
+        for trait in sorted(TAKEN, key=lambda trait: -trait.rung):
+            if (
+                trait.has(case)
+                and not self.campaign.out_of_time
+                and self._again(trait.without(case), family, fresh=alone)
+            ):
                 case = trait.without(case)
         return tuple(trait.name for trait in TRAITS if trait.has(case))
 
-    def _again(self, case: Case, family: str, patient: bool = False) -> bool:
+    def _again(self, case: Case, family: str, patient: bool = False, fresh: bool = False) -> bool:
         limit = self.campaign.short_limit() if family == "hang" and not patient else self.campaign.limit()
-        result = self.campaign.runner.run(case, self.subject, limit, thorough=True)
+        options = {"thorough": True} | ({"fresh": True} if fresh else {})
+        result = self.campaign.runner.run(case, self.subject, limit, **options)
         return any(finding.family == family for finding in result.findings)
 
 

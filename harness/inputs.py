@@ -81,6 +81,11 @@ class Materials:
     inputs: Inputs
     stored: Stored | None = None  # what a right call writes into the cache
 
+    def rows(self, tensor: Tensor) -> Array:
+        """The indices of the first dimension that are in use: of a cache its blocks, of anything else all."""
+        caches = (self.inputs.k_cache, self.inputs.v_cache)
+        return self.geometry.used if any(tensor is cache for cache in caches) else np.arange(tensor.shape[0])
+
 
 def materialise(case: Case) -> Materials:
     """Make every tensor of the case."""
@@ -123,10 +128,16 @@ def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
     rows = slice(first, first + seq.query_len)
     blocks, offsets = _slots(materials.geometry, case, index)
     k, v = (_dequantised(materials, name, blocks, offsets) for name in ("k_cache", "v_cache"))
+    k, v = _kept(case, seq, k), _kept(case, seq, v)
     if case.new_kv == "dense":
         k, v = _followed(k, materials.inputs.k_new, rows, seq), _followed(v, materials.inputs.v_new, rows, seq)
     q = materials.inputs.q.view[rows]
     return (q if index < len(case.seqs) else np.zeros_like(q)), k, v  # what a padding row asks for does not matter
+
+
+def _kept(case: Case, seq: Seq, cached: Array) -> Array:
+    """The cached tokens with 0 for those that slid out: whatever lies there, nobody sees it."""
+    return np.where((np.arange(len(cached)) < case.slid(seq))[:, None, None], np.zeros_like(cached), cached)
 
 
 def _followed(cached: Array, new: Tensor, rows: slice, seq: Seq) -> Array:
@@ -190,7 +201,14 @@ def _query_tensor(case: Case, tokens: int) -> Tensor:
         return strided(shape, (row, case.head_dim, 1), case.dtype)
     if case.q_layout == "transposed_heads":
         return strided(shape, (case.head_dim, tokens * case.head_dim, 1), case.dtype)
+    if case.q_layout == "far":
+        return strided(shape, (_far_row(shape), case.head_dim, 1), case.dtype)
     return dense(shape, case.dtype)
+
+
+def _far_row(shape: tuple[int, ...]) -> int:
+    """A stride in 32 bits that takes the last of three or more rows beyond them."""
+    return max(-(-(2**31) // max(shape[0] - 1, 2)), int(np.prod(shape[1:])))
 
 
 def _output(case: Case) -> Tensor | None:
@@ -199,6 +217,10 @@ def _output(case: Case) -> Tensor | None:
         return None
     if case.out_layout == "given":
         return dense(shape, case.dtype)
+    if case.out_layout == "far":
+        tensor = strided(shape, (_far_row(shape), case.value_dim, 1), case.dtype)
+        tensor.view[...] = poison("nan", case.dtype)  # what is sparse comes full of zeros
+        return tensor
     head = case.value_dim + 5
     return strided(shape, (case.num_q_heads * head + 3, head, 1), case.dtype)
 
@@ -239,6 +261,7 @@ def _new_tensor(case: Case, data: Array, gap: int) -> Tensor:
     """New K or V as a slice of a fused projection where q is one; a row of NaN is dead."""
     heads, dim = data.shape[1:]
     row = heads * dim if case.q_layout == "contiguous" else (case.num_q_heads + 2 * heads) * dim + 1
+    row = _far_row(data.shape) if case.q_layout == "far" else row
     tensor = strided(data.shape, (row + gap, dim, 1), case.dtype)
     tensor.view[...] = values.cast(data, case.dtype)
     tensor.state[~np.isnan(data)] = LIVE
@@ -259,10 +282,23 @@ def _states(case: Case) -> dict[str, Tensor | None]:
     if case.op != "merge":
         return {"state_outs": None, "state_lses": None}
     outs, lses = partial_states(case)
-    tensor = dense(outs.shape, case.dtype)
-    tensor.view[...] = values.cast(outs, case.dtype)
-    tensor.state[~np.isnan(outs)] = LIVE
-    return {"state_outs": tensor, "state_lses": _vector(lses, "float32")}
+    state_outs = strided(outs.shape, _state_strides(case, outs.shape), case.dtype)
+    state_outs.view[...] = values.cast(outs, case.dtype)
+    state_outs.state[~np.isnan(outs)] = LIVE
+    state_lses = strided(lses.shape, _state_strides(case, (*lses.shape, 1))[:-1], "float32")
+    _write(state_lses, ..., lses)
+    return {"state_outs": state_outs, "state_lses": state_lses}
+
+
+def _state_strides(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of [states, tokens, heads, dim]: dense, a slice of something wider, or heads before tokens, as q is laid out."""
+    _, tokens, heads, dim = shape
+    if case.q_layout == "fused_qkv":
+        row = heads * (dim + 3) + 1
+        return tokens * row + 2, row, dim + 3, 1
+    if case.q_layout == "transposed_heads":
+        return heads * tokens * dim, dim, tokens * dim, 1
+    return contiguous(shape)
 
 
 # --- the block table ---------------------------------------------------------------------------------------------
@@ -273,7 +309,8 @@ def _block_tables(case: Case, geometry: Geometry) -> Tensor:
     tensor = dense((len(case.batch), columns), case.table_dtype)
     for row, table in enumerate(geometry.tables):
         tensor.view[row] = _table_pad(case, geometry, row)
-        _write(tensor, (row, slice(0, len(table))), table)
+        there = slice(case.slid(case.batch[row]) // case.block_size, len(table))
+        _write(tensor, (row, there), table[there])
     return tensor
 
 
@@ -345,11 +382,11 @@ def _fill(case: Case, geometry: Geometry, cache: Tensor, dead: str, live: Callab
     _poison_blocks(case, cache, geometry.used, dead)
     _poison_blocks(case, cache, np.asarray(spare, dtype=np.int64), case.spare_poison)
     for index, seq in enumerate(case.seqs):
-        there = case.cached_len(seq)
-        if there:
+        there = slice(case.slid(seq), case.cached_len(seq))
+        if there.start < there.stop:
             blocks, offsets = _slots(geometry, case, index)
-            data = values.encode(live(case, seq)[:there], scales, case.cache_dtype)
-            _write(cache, (blocks[:there], offsets[:there]), data)
+            data = values.encode(live(case, seq)[there], scales, case.cache_dtype)
+            _write(cache, (blocks[there], offsets[there]), data)
 
 
 def _await(cache: Tensor, stored: Stored | None) -> None:

@@ -70,12 +70,50 @@ def _judge_merge(materials: Materials, where: Platform) -> Bound:
     return state_bound(outs, lses, arithmetic=Arithmetic(divisions=2), platform=where, out_dtype=materials.case.dtype)
 
 
+def truth(materials: Materials) -> Bound:
+    """The truth, with how far float64 may be from it."""
+    return judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64")
+
+
+def contradiction(materials: Materials) -> str:
+    """Hold the plain definition of `references/float64.py`, which has every feature, against the judge; "" if alike."""
+    wanted, exact, attention = features(materials), truth(materials), load("references", "float64").attention
+    answers = [attention(*gathered(materials, i), **wanted) for i in range(len(materials.case.batch))]
+    outs, lses = (np.concatenate(part) for part in zip(*answers, strict=True))
+    for name, seen, right, limit in (("out", outs, exact.truth, exact.out), ("lse", lses, exact.truth_lse, exact.lse)):
+        wrong = exceeds(seen, right, limit)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            judged = f"{float(right[at])!r} ± {limit[at]:.3g}"
+            return (
+                f"the plain float64 reference has {float(seen[at])!r} as {name}{list(at)}, but the judge has {judged}, "
+                f"on {to_json(materials.case)}"
+            )
+    return ""
+
+
+def blindness(materials: Materials) -> str:
+    """What the comparison with the bound does not see of a truth that was spoilt on purpose; "" if it sees all."""
+    exact = truth(materials)
+    if not exact.truth.size:
+        return ""
+    at = tuple(int(i) for i in np.unravel_index(int(exact.out.argmax()), exact.out.shape))
+    step = 3 * float(exact.out[at]) + float(np.spacing(np.abs(exact.truth[at])))
+    for words, spoilt in (("NaN", np.nan), ("infinity", np.inf), ("3 times the bound off", exact.truth[at] + step)):
+        out = exact.truth.copy()
+        out[at] = spoilt
+        if not exceeds(out, exact)[at]:
+            return f"the comparison lets {words} pass as out{list(at)}, on {to_json(materials.case)}"
+    wrong = exceeds(exact.truth, exact)
+    return f"the comparison does not let the truth itself pass, on {to_json(materials.case)}" if wrong.any() else ""
+
+
 def disagreement(materials: Materials) -> str | None:
     """Hold PyTorch's SDPA in float64 against the judge; None when they agree or the witness declines."""
     wanted, sdpa = features(materials), load("references", "sdpa")
     if sdpa.declines(softcap=materials.case.softcap, sinks=wanted["sinks"], want_lse=False):
         return None
-    exact = judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64")
+    exact = truth(materials)
     seen = np.concatenate([_witness(sdpa, materials, i, wanted) for i in range(len(materials.case.batch))])
     wrong = exceeds(seen, exact)
     if not wrong.any():

@@ -2,11 +2,12 @@
 
 import zlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from harness.batch_laws import BATCH_LAWS
 from harness.case import Case
-from harness.contract import CONTRACT
+from harness.contract import APART, CONTRACT
 from harness.feature_laws import FEATURE_LAWS
 from harness.laws import First
 from harness.layout_laws import LAYOUT_LAWS
@@ -48,25 +49,25 @@ class Look(Protocol):
 
 
 CALLS: tuple[Look, ...] = (*LAYOUT_LAWS, *BATCH_LAWS, *VALUE_LAWS, *FEATURE_LAWS, Lifting(), *SENSITIVITIES)
-LOOKS: tuple[Look, ...] = (*CALLS, *CONTRACT)
-#: One clean case in so many is asked one of these; a call that is refused costs little.
-DRAWN: tuple[tuple[Sequence[Look], int], ...] = ((CALLS, 16), (CONTRACT, 8))
+LOOKS: tuple[Look, ...] = (*CALLS, *APART, *CONTRACT)
+#: One clean case in so many is asked so many of these; a call that is refused costs little.
+DRAWN: tuple[tuple[Sequence[Look], int, int], ...] = ((CALLS, 16, 1), (APART, 8, 1), (CONTRACT, 8, 3))
 
 
-def due(case: Case) -> list[Sequence[Look]]:
-    """From which questions one is asked of this case; of a plain case, with the seed 0, none."""
-    return [questions for questions, every in DRAWN if case.data_seed % every == every - 1]
+def due(case: Case) -> list[tuple[Sequence[Look], int]]:
+    """From which questions how many are asked of this case; of a plain case, with the seed 0, none."""
+    return [(questions, many) for questions, every, many in DRAWN if case.data_seed % every == every - 1]
 
 
 def look(first: First) -> list[Finding]:
     """Ask the questions that are due."""
-    return [finding for questions in due(first.case) for finding in ask_one(first, questions)]
+    return [finding for questions, many in due(first.case) for finding in ask(first, questions, many)]
 
 
-def ask_one(first: First, questions: Sequence[Look]) -> list[Finding]:
-    """Ask the first question that applies."""
+def ask(first: First, questions: Sequence[Look], many: int) -> list[Finding]:
+    """Ask the first questions that apply, until one of them finds something."""
     answers = (asked.ask(first) for asked in in_turn(first.case, questions))
-    return next((found for found in answers if found is not None), [])
+    return next((found for found in islice((a for a in answers if a is not None), many) if found), [])
 
 
 def in_turn(case: Case, questions: Sequence[Look]) -> list[Look]:

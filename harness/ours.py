@@ -1,5 +1,6 @@
 """Our own kernels as subjects."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,9 +16,20 @@ _cache_write = _kernels("cache_write")
 _gather = _kernels("gather")
 _merge = _kernels("merge")
 
-_READING = ("strides", "types", "lengths", "blocks", "devices")
+_READING = ("strides", "types", "lengths", "blocks", "devices", "dims")
+#: Nothing is rounded before the output is.
+_IN_FLOAT32 = {
+    "dot": "ieee",
+    "qk_accumulator": "float32",
+    "pv_accumulator": "float32",
+    "score_dtype": "float32",
+    "p_dtype": "float32",
+    "sum_accumulator": "float32",
+    "partial_dtype": "float32",
+}
 _ATTENTION: dict[str, Any] = {
     "window": True,
+    "slid_out": True,
     "softcap": True,
     "alibi": True,
     "sinks": True,
@@ -32,12 +44,15 @@ _ATTENTION: dict[str, Any] = {
     "fixed_splits": True,
     "layout_invariant": True,
     "promises": (*_READING, "heads"),
+    "arithmetic": _IN_FLOAT32,
 }
 
 
 def _features(inputs: Any) -> dict[str, Any]:
-    names = ("scale", "window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
-    return {name: getattr(inputs, name) for name in names} | {"return_lse": inputs.want_lse}
+    names = ("window", "causal", "softcap", "alibi_slopes", "sinks", "k_scale", "v_scale", "out")
+    usual = inputs.scale == 1.0 / math.sqrt(inputs.q.shape[2])
+    given = {"scale": None if usual else inputs.scale, "return_lse": inputs.want_lse}  # the default is tested too
+    return {name: getattr(inputs, name) for name in names} | given
 
 
 def _paged(inputs: Any) -> tuple[Any, ...]:
@@ -68,7 +83,7 @@ def _attend(inputs: Any, **new: Any) -> Any:
     return _extend.paged_extend(*_paged(inputs), **lens, **new, **_features(inputs))
 
 
-_WRITING = ("strides", "types", "slots", "devices")
+_WRITING = ("strides", "types", "slots", "devices", "dims")
 _WRITTEN: dict[str, Any] = {
     "mla": True,
     "head_dim_v": True,

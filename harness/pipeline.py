@@ -17,7 +17,7 @@ from harness.executors import Executor, Observed, executor
 from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
-from harness.laws import First
+from harness.laws import First, told
 from harness.operations import ATTENTION
 from harness.platforms import judging
 from harness.reading import Reading, attending, read
@@ -28,6 +28,8 @@ from harness.tensors import Array
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
 SAMPLE = 8
+#: What is accused where only a call after another one is wrong.
+KEPT = "what the subject keeps from one call for the next: a plan, a buffer or a number of the first"
 
 
 @cache
@@ -102,19 +104,22 @@ class Session:
 
     def judged(self) -> Result:
         """Call, judge, compare with changed inputs."""
+        if self.case.before is not None:
+            self.observe_on(self.where, materialise(self.case.before))
         materials = materialise(self.case)
         observed = self.observe(materials)
         if reason := _no_verdict(observed):
             return self.declined(reason)
         reading = _read(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic), reading.arithmetic)
-        findings = self.explained(base_findings(run), materials)
+        findings = self.explained(_unkept(base_findings(run), reading), materials)
         if observed.out is not None:
             self.truth = run.bound
             findings += self.compared(observed, run.bound)
         if not findings:
             findings += looks.look(First(run, reading.arithmetic, self))
         findings = self.xrayed(findings) if self.explain else findings
+        findings = findings if self.case.before is None else _remembered(findings)
         return self._result(run, findings, reading)
 
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
@@ -128,7 +133,9 @@ class Session:
     def xrayed(self, findings: list[Finding]) -> list[Finding]:
         """The findings of an output that is wrong by itself, with what the weights behind it say."""
         wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
-        if not wrong or self.lost:
+        if (
+            not wrong or self.lost or any(f.kind == "unwritten output" for f in wrong)
+        ):  # what is not there has no weights
             return findings
         words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
@@ -185,7 +192,7 @@ class Session:
         limit = None if deterministic else bound
         moved = [] if first.log_is_complete and not _dead_reads(first) else self._dead(first, limit)
         moved += self._related(relations.RENUMBER, first, limit)
-        moved += self._refilled(first, limit)
+        moved += self._refilled(first, limit) + self._undefined(first, limit)
         repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
         again = relations.REPEAT if self._under(relations.ORDER) is None else relations.ORDER
         return (self._related(again, first, None) if deterministic and repeats else []) or moved
@@ -196,6 +203,13 @@ class Session:
         found = self._related(relations.REFILL, first, limit) if reads else []
         told = {"accuses": tell_access(reads[0]), "line": reads[0].line} if reads else {}
         return [msgspec.structs.replace(finding, **told) for finding in found]
+
+    def _undefined(self, first: Observed, limit: Bound | None) -> list[Finding]:
+        """What a masked load without `other` leaves in the lanes that it shuts out must not reach the output."""
+        found = self._related(relations.UNDEFINED, first, limit) if first.undefined else []
+        places = ", ".join(f"{line} (of {tensor})" for line, tensor in first.undefined)
+        words = f"the load at {places}: lanes that its mask shuts out are undefined without `other`"
+        return [msgspec.structs.replace(f, accuses=words, line=first.undefined[0][0]) for f in found]
 
     def _dead(self, first: Observed, limit: Bound | None) -> list[Finding]:
         finite = np.isfinite(np.asarray(first.out).astype(np.float64)).all()
@@ -246,6 +260,23 @@ class Session:
             runs=self.runs,
             compile_seconds=round(self.compile_seconds, 6),
         )
+
+
+def _unkept(findings: list[Finding], reading: Reading) -> list[Finding]:
+    """A number beyond its bound with the promises that the kernel breaks."""
+    numbers = ("accuracy", "inexact")
+    return [
+        msgspec.structs.replace(f, explains=(*f.explains, *reading.broken)) if f.kind in numbers else f
+        for f in findings
+    ]
+
+
+def _remembered(findings: list[Finding]) -> list[Finding]:
+    """Findings of a call that is right when no other came before it."""
+    return [
+        msgspec.structs.replace(found, accuses="; ".join(filter(None, (KEPT, found.accuses))))
+        for found in told("another call came first in the same process", findings)
+    ]
 
 
 def _dead_reads(observed: Observed) -> bool:

@@ -52,6 +52,12 @@ class Home:
     environ: dict[str, str] = field(default_factory=dict)
 
 
+def environment() -> dict[str, str]:
+    """What a Python process is started with so that it finds this very harness."""
+    paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 class Worker:
     """One worker at a time, with a spare behind it. Starting takes seconds, which only the first request waits for."""
 
@@ -88,9 +94,16 @@ class Worker:
         self._child.loaded.add((subject, op))
         return msgspec.convert(reply["declaration"], Declaration)
 
-    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
-        """Run the case. A new worker imports the subject first, which does not count against the limit."""
+    def run(self, case: Case, subject: str, limit_seconds: float, fresh: bool = False, **options: Any) -> Result:
+        """Run the case. A new worker imports the subject first, which does not count against the limit.
+
+        Where it is to be `fresh`, or has a call before it, nothing has run in the worker.
+        """
         began = time.monotonic()
+        if fresh or case.before is not None:
+            self._make_ready()
+            self._replace()
+            self.restarts -= 1  # nobody died
         outcome: dict[str, Any]
         try:
             self._load(subject, case.op)
@@ -118,8 +131,9 @@ class Worker:
         return found
 
     def renew(self) -> None:
-        """Let the spare take over: what comes next runs in a process that has run nothing before."""
-        self._replace()
+        """Let the spare take over, so that nothing is left of what earlier subjects did to the process."""
+        if self._child.loaded:
+            self._replace()
 
     def close(self) -> None:
         """End the forkserver and, with it, the workers."""
@@ -253,12 +267,11 @@ class _Forkserver:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [home.python, "-m", "harness.worker", "--executor", executor, "--control", str(theirs.fileno())]
         command += [] if device is None else ["--device", str(device)]
-        paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]  # this very harness
         with theirs:
             self._process = subprocess.Popen(
                 command,
                 cwd=home.folder,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | home.environ,
+                env=environment() | home.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

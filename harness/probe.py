@@ -130,7 +130,7 @@ def quiet(case: Case) -> Materials:
 
 def _fill(materials: Materials, tensor: Tensor, value: Any) -> None:
     """Of a pool too large to fill, only the blocks in use."""
-    tensor.view[materials.geometry.used if tensor.storage.sparse else ...] = value
+    tensor.view[materials.rows(tensor) if tensor.storage.sparse else ...] = value
 
 
 def padded(case: Case) -> Materials:

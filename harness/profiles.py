@@ -1,11 +1,13 @@
 """Drawing profiles: what one round of a campaign may draw, within a declaration and up to a rung of the ladder."""
 
+import itertools
 import random
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from harness.case import NEW_KV, Case, Float, KvFloat, Op, Record
+from harness.case import FAR, FP8, NEW_KV, Case, Float, KvFloat, Op, Record
 from harness.subjects import Declaration
 
 T = TypeVar("T")
@@ -17,12 +19,18 @@ HEAD_DIMS = (16, 32, 40, 64, 72, 80, 96, 128, 192, 256)
 BLOCK_SIZES = (16, 1, 8, 24, 32, 48, 64, 128, 256)
 DTYPES: tuple[Float, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS = ("nhd", "hnd", "kv_stacked", "kv_interleaved", "padded", "offset")
+Q_LAYOUTS = ("contiguous", "fused_qkv", "transposed_heads", "far")
 JOINT_LAYOUTS = ("kv_stacked", "kv_interleaved")
+PLACEMENTS = ("in_order", "reversed", "shuffled", "interleaved", *FAR)
 SOLO_LAYOUTS = ("same", "nhd", "hnd", "padded", "offset")
 VALUES = (
     "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
-    "two_level", "powers_of_two",
+    "two_level", "powers_of_two", "far_above", "far_below",
 )  # fmt: skip
+#: Values that only an FP8 cache makes anything of.
+FP8_VALUES = ("edges",)
+#: Scores so far from 0 that a softcap holds them all, and an exponential of one overflows.
+EXTREME = ("large", "far_above", "far_below")
 #: The last one is ln 2: with values `powers_of_two`, weights are powers of two.
 SCALES = (None, 0.25, 1.0, 0.0884, 0.6931471805599453)
 TABLE_PADS = ("minus_one", "zero", "huge", "other")
@@ -36,6 +44,8 @@ USELESS: dict[str, tuple[str, ...]] = {
 }
 KV_DTYPES: tuple[KvFloat, ...] = ("same", "e4m3", "e5m2")
 
+#: Features whose order matters, each being part of what a score becomes, and how many pairs of them a pool has.
+SCORED, PAIRS = ("window", "softcap", "alibi", "sinks"), 3
 #: Combinations of compile-time constants that one round draws from.
 POOL = 10
 #: Elements of K and V together that one case may hold, tokens of one sequence, and programs of a plain grid.
@@ -72,14 +82,15 @@ class Profile(Record, frozen=True):
     new_kv: tuple[str, ...] = ("in_cache",)
     layouts: tuple[str, ...] = LAYOUTS
     v_layouts: tuple[str, ...] = SOLO_LAYOUTS
-    q_layouts: tuple[str, ...] = ("contiguous", "fused_qkv", "transposed_heads")
-    placements: tuple[str, ...] = ("in_order", "reversed", "shuffled", "interleaved", "far")
+    q_layouts: tuple[str, ...] = Q_LAYOUTS
+    placements: tuple[str, ...] = PLACEMENTS
     table_dtypes: tuple[str, ...] = ("int32", "int64")
     table_pads: tuple[str, ...] = TABLE_PADS
     poisons: tuple[str, ...] = POISONS
     values: tuple[str, ...] = VALUES
     scales: tuple[float | None, ...] = SCALES
     features: tuple[str, ...] = FEATURES[:7]
+    slid_out: bool = False
     splits: bool = False
     configs: int = 1
     constants: tuple[Constants, ...] = ()  # when given, these combinations only
@@ -99,7 +110,7 @@ def profile(declared: Declaration, seed: int, rungs: int = 6) -> Profile:
     """
     pick = random.Random(seed)  # noqa: S311  (drawing, not secrecy)
     whole = _on_rungs(whole_profile(declared), rungs)
-    pool = dict.fromkeys([_plainest(whole), *(_combination(pick, whole) for _ in range(POOL - 1))])
+    pool = dict.fromkeys([_plainest(whole), *_combinations(pick, whole, POOL - 1)])
     return msgspec.structs.replace(whole, constants=tuple(pool))
 
 
@@ -117,17 +128,45 @@ def _plainest(whole: Profile) -> Constants:
     )
 
 
-def _combination(pick: random.Random, whole: Profile) -> Constants:
-    """Few features at a time: each alone, and pairs of them, show most."""
-    count = min(pick.choice((0, 1, 1, 2, 2, 3)), len(whole.features))
-    return Constants(
-        head_dim=pick.choice(whole.head_dims),
-        block_size=pick.choice(whole.block_sizes),
-        dtype=pick.choice(whole.dtypes),
-        kv_dtype=pick.choice(whole.kv_dtypes),
-        new_kv=pick.choice(whole.new_kv),
-        features=tuple(sorted(pick.sample(whole.features, count), key=whole.features.index)),
-    )
+#: Fields of Constants and the options of a Profile for them.
+COMPILED = {
+    "head_dim": "head_dims", "block_size": "block_sizes", "dtype": "dtypes", "kv_dtype": "kv_dtypes", "new_kv": "new_kv"
+}  # fmt: skip
+
+
+def _combinations(pick: random.Random, whole: Profile, count: int) -> Iterator[Constants]:
+    """Few features at a time show most; half of them at once are what brings any two together soon.
+
+    Options are dealt rather than drawn: no round is without a feature, since the next like it may be 300 cases off.
+    """
+    dealt = {field: _dealt(pick, getattr(whole, options), count) for field, options in COMPILED.items()}
+    for i, hand in enumerate(_hands(pick, whole.features, count)):
+        names = tuple(name for name in whole.features if name in hand)
+        yield Constants(**{field: options[i] for field, options in dealt.items()}, features=names)
+
+
+def _hands(pick: random.Random, features: tuple[str, ...], count: int) -> list[set[str]]:
+    """Features dealt in turn, with some pairs of those that make a score; some names may be none of the features."""
+    sizes = _dealt(pick, (0, 1, 1, 2, 3, (len(features) + 1) // 2), count)
+    deck = iter(_dealt(pick, features, sum(sizes)))
+    hands = [set(itertools.islice(deck, size)) for size in sizes]
+    pairs = list(itertools.combinations([name for name in SCORED if name in features], 2))
+    for hand, pair in zip(hands, pick.sample(pairs, min(len(pairs), PAIRS)), strict=False):
+        hand.update(pair)
+    for hand in hands:
+        if "window" in hand and pick.random() < 0.5:
+            hand.add("non_causal")  # the right side of a window shows where nothing is causal
+        if pick.random() < 0.5:
+            hand.add("lse")  # one output more to judge
+    return hands
+
+
+def _dealt(pick: random.Random, options: Sequence[T], count: int) -> list[T]:
+    """So many options in random order, each as often as any other, but for one."""
+    if not options:
+        return []
+    rounds = -(-count // len(options))
+    return [option for _ in range(rounds) for option in pick.sample(options, len(options))][:count]
 
 
 def _declared(declared: Declaration) -> dict[str, Any]:
@@ -139,16 +178,18 @@ def _declared(declared: Declaration) -> dict[str, Any]:
         "dtypes": _allowed(DTYPES, declared.dtypes),
         "layouts": _allowed(LAYOUTS, declared.layouts),
         "v_layouts": _v_layouts(declared),
-        "q_layouts": _allowed(("contiguous", "fused_qkv", "transposed_heads"), declared.q_layouts),
-        "placements": _allowed(("in_order", "reversed", "shuffled", "interleaved", "far"), declared.placements),
+        "q_layouts": _allowed(Q_LAYOUTS, declared.q_layouts),
+        "placements": _allowed(PLACEMENTS, declared.placements),
         "table_dtypes": _allowed(("int32", "int64"), declared.table_dtypes),
         "table_pads": ("zero", "other") if declared.padded_table else TABLE_PADS,
         "poisons": finite,
+        "values": VALUES if set(declared.kv_dtypes).isdisjoint(FP8) else (*VALUES, *FP8_VALUES),
         "scales": SCALES if declared.scales else (None,),
         "op": declared.op,
         "kv_dtypes": _allowed(KV_DTYPES, declared.kv_dtypes),
         "new_kv": _allowed(NEW_KV, declared.new_kv),
         "features": tuple(name for name in useful(declared.op) if getattr(declared, name)),
+        "slid_out": declared.slid_out and declared.window,
         "splits": declared.splits,
         "configs": declared.configs,
         "empty_rows": declared.empty_rows,
@@ -205,16 +246,20 @@ def _on_rungs(whole: Profile, rungs: int) -> Profile:
     if rungs < 4:
         changes["heads"] = tuple(h for h in whole.heads if h[0] == h[1]) or whole.heads[:1]
     if rungs < 5:
-        near = tuple(p for p in changes.get("placements", whole.placements) if p != "far")
+        near = tuple(p for p in changes.get("placements", whole.placements) if p not in FAR)
         changes["placements"] = near or whole.placements[:1]
+        layouts = changes.get("q_layouts", whole.q_layouts)
+        changes["q_layouts"] = tuple(layout for layout in layouts if layout != "far") or layouts[:1]
     if rungs < 6:
-        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1], "splits": False, "configs": 1}
+        changes |= {"features": (), "kv_dtypes": ("same",), "new_kv": whole.new_kv[:1]}
+        changes |= {"slid_out": False, "splits": False, "configs": 1}
     return Profile(**({name: getattr(whole, name) for name in Profile.__struct_fields__} | changes))
 
 
 def not_drawn(declared: Declaration) -> tuple[str, ...]:
     """The features that a subject does not declare, so that no case has them."""
-    return tuple(name for name in useful(declared.op) if not getattr(declared, name))
+    gone = ("slid_out",) if declared.window and not declared.slid_out else ()
+    return (*(name for name in useful(declared.op) if not getattr(declared, name)), *gone)
 
 
 def useful(op: str) -> tuple[str, ...]:

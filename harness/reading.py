@@ -33,12 +33,14 @@ class Reading:
 
     arithmetic: Arithmetic
     notes: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()  # what the IR shows to be less precise than the subject declares, with its line
 
 
 def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, block_size: int) -> Reading:
     """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
     seen = _seen(ttir, dtype, block_size)
-    return replace(seen, arithmetic=_declared(seen.arithmetic, declared))
+    arithmetic = _declared(seen.arithmetic, declared)
+    return replace(seen, arithmetic=arithmetic, broken=tuple(_broken(ttir, declared or {})))
 
 
 @lru_cache(maxsize=1024)
@@ -78,6 +80,34 @@ def _declared(arithmetic: Arithmetic, declared: dict[str, Any] | None) -> Arithm
     return replace(arithmetic, **(declared or {}))
 
 
+#: What a subject may promise, in words.
+_PROMISED = {
+    "dot": "products of float32",
+    "qk_accumulator": "the sums of q*k",
+    "pv_accumulator": "the sums of p*v",
+    "score_dtype": "the scores",
+    "p_dtype": "the softmax weights",
+    "sum_accumulator": "the sum of the weights",
+    "partial_dtype": "what one kernel hands to the next",
+}
+
+
+def _broken(ttir: tuple[str, ...], declared: dict[str, Any]) -> Iterator[str]:
+    """Promises of the declaration that an operation breaks."""
+    for name, what in _PROMISED.items():
+        kernels = ttir if name != "partial_dtype" else tuple(text for text in ttir if text != ttir[-1])
+        for kept, op in (found for text in kernels for found in _kernel(text).kept()[name]):
+            if name in declared and _coarser(kept, declared[name]):
+                yield f"{what}: declared {declared[name]}, but {kept} at {op.line}"
+                break
+
+
+def _coarser(kept: str, promised: str) -> bool:
+    if promised in _DOTS:
+        return kept not in _DOTS or _DOTS.index(kept) < _DOTS.index(promised)
+    return FORMATS[kept][0] > FORMATS[promised][0]
+
+
 def _joined(parts: list[Arithmetic]) -> Arithmetic:
     """Several kernels make one output: the least precise of each; between them partial results are normalised."""
     whole = parts[0]
@@ -101,6 +131,8 @@ _TYPED = (
     "qk_accumulator", "pv_accumulator", "qk_product", "pv_product", "scaled_q_dtype", "score_dtype", "p_dtype",
     "sum_accumulator", "dequant_dtype", "partial_dtype",
 )  # fmt: skip
+#: What the type of an operation says.
+_SUMMED = ("qk_accumulator", "pv_accumulator", "score_dtype", "p_dtype", "sum_accumulator")
 #: What a declaration may say where a word is asked for that is no type.
 _OPTIONS = {"dot": _DOTS, "normaliser": ("cast", "uncast", "unknown")}
 
@@ -131,24 +163,34 @@ class _Kernel:
     def arithmetic(self, block_size: int) -> Arithmetic:
         """Everything that the bound asks for."""
         scores, outputs, normalisers = self._sorted_sums()
-        score_dots = [dot for dot in self.dots if not self._from_exponential(dot.operands[0])]
-        output_dots = [dot for dot in self.dots if dot not in score_dots]
-        casts = self._weight_casts()
+        _, output_dots = self._sorted_dots()
+        kept = {name: _least([kind for kind, _ in found]) for name, found in self.kept().items() if name in _SUMMED}
         return Arithmetic(
+            **kept,  # type: ignore[arg-type]  # names of types only
             dot=self._dot_precision(),
             tensor_core=bool(self.dots),
-            qk_accumulator=_least([_element(op) for op in scores + score_dots]),
             qk_product=_least([self._product_type(op) for op in scores]),
-            pv_accumulator=_least([_element(op) for op in outputs + output_dots]),
             pv_product=_least([self._product_type(op) for op in outputs]),
             scaled_q_dtype=_least([_element(op) for op in self._scaled_queries(scores)]),
-            score_dtype=_least([_element(op) for op in self._rounded_scores()]),
-            p_dtype=_least([_element(op) for op in casts]),
             normalised_p=any(self._has(op.operands[0], ("arith.divf",)) for op in outputs + output_dots),
-            normaliser=self._normaliser(normalisers, casts),
-            sum_accumulator=_least([_element(op) for op in normalisers]),
+            normaliser=self._normaliser(normalisers, self._weight_casts()),
             tile_kv=min([self._length(op) for op in normalisers] + [block_size]) if normalisers else 1,
         )
+
+    def kept(self) -> dict[str, list[tuple[str, Op]]]:
+        """What may be promised, with the operations that decide on it and the type, or precision, of each."""
+        scores, outputs, normalisers = self._sorted_sums()
+        score_dots, output_dots = self._sorted_dots()
+        by_type = {
+            "qk_accumulator": scores + score_dots,
+            "pv_accumulator": outputs + output_dots,
+            "score_dtype": self._rounded_scores(),
+            "p_dtype": self._weight_casts(),
+            "sum_accumulator": normalisers,
+        }
+        found = {name: [(_element(op), op) for op in ops] for name, ops in by_type.items()}
+        stored = [(self._type(op.operands[1]), op) for op in self._rounded_stores()]
+        return found | {"partial_dtype": stored, "dot": [(_precision(dot), dot) for dot in self._dots_on_float32()]}
 
     def weighs_values(self) -> bool:
         """Whether a product of softmax weights and values is recognised."""
@@ -157,8 +199,10 @@ class _Kernel:
 
     def stored(self) -> str:
         """The least precise type that something computed is rounded to before it is stored."""
-        values = [op.operands[1] for op in self.ops if op.name == "tt.store"]
-        return _least([self._type(value) for value in values if self._has(value, _ROUNDS)])
+        return _least([self._type(op.operands[1]) for op in self._rounded_stores()])
+
+    def _rounded_stores(self) -> list[Op]:
+        return [op for op in self.ops if op.name == "tt.store" and self._has(op.operands[1], _ROUNDS)]
 
     def computes(self) -> bool:
         """Whether it sums, multiplies matrices or exponentiates."""
@@ -185,6 +229,11 @@ class _Kernel:
         scores = [op for op in products if op not in outputs]
         normalisers = [op for op in self.sums if op not in products and self._from_exponential(op.operands[0])]
         return scores, outputs, normalisers
+
+    def _sorted_dots(self) -> tuple[list[Op], list[Op]]:
+        """Matrix products of q and k, and of p and v."""
+        scores = [dot for dot in self.dots if not self._from_exponential(dot.operands[0])]
+        return scores, [dot for dot in self.dots if dot not in scores]
 
     def _adds(self, reduce: Op) -> bool:
         inner = [op for region in reduce.regions for block in region for op in block.ops]
@@ -241,9 +290,11 @@ class _Kernel:
         return "cast" if all(cast) else "unknown" if any(cast) else "uncast"
 
     def _dot_precision(self) -> str:
-        on_float32 = [dot for dot in self.dots if self._type(dot.operands[0]) == "float32"]
-        found = [str(dot.attributes.get("inputPrecision", "ieee")) for dot in on_float32]
+        found = [_precision(dot) for dot in self._dots_on_float32()]
         return min(found, key=lambda name: _DOTS.index(name) if name in _DOTS else 0, default="ieee")
+
+    def _dots_on_float32(self) -> list[Op]:
+        return [dot for dot in self.dots if self._type(dot.operands[0]) == "float32"]
 
     def _type(self, name: str) -> str:
         return _NAMES.get(self.types[name].element, "float32") if name in self.types else "float32"
@@ -287,6 +338,10 @@ def _all_blocks(function: Function) -> Iterator[Block]:
         for op in block.ops:
             if op.name != "tt.reduce":
                 waiting += [inner for region in op.regions for inner in region]
+
+
+def _precision(dot: Op) -> str:
+    return str(dot.attributes.get("inputPrecision", "ieee"))
 
 
 def _element(op: Op) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from harness.bounds import Bound, exceeds
-from harness.case import Case, replace
+from harness.case import FAR, Case, replace
 from harness.executors.base import Conditions, Observed, bits
 from harness.results import Finding
 
@@ -45,7 +45,7 @@ def renumbered(case: Case) -> Iterator[Case]:
     for placement in ("shuffled", "reversed", "interleaved"):
         if placement != case.placement:
             yield replace(elsewhere, placement=placement)
-    if case.placement in ("shuffled", "reversed", "far"):
+    if case.placement in ("shuffled", "reversed", *FAR):
         yield elsewhere
 
 
@@ -55,14 +55,14 @@ def _dead(*poisons: str) -> tuple[Relation, ...]:
             "re-poisoned K",
             "dead data read",
             _others("k_poison", *poisons),
-            "K of slots behind the last token was changed",
+            "K of slots that hold no token was changed",
             "the mask of the K load",
         ),
         Relation(
             "re-poisoned V",
             "dead data read",
             _others("v_poison", *poisons),
-            "V of slots behind the last token was changed",
+            "V of slots that hold no token was changed",
             "the mask of the V load",
         ),
         Relation(
@@ -83,7 +83,7 @@ def _dead(*poisons: str) -> tuple[Relation, ...]:
             "re-poisoned table padding",
             "dead data read",
             _others("table_pad", "minus_one", "other", "zero"),
-            "table entries behind the last used one were changed",
+            "table entries that are not in use were changed",
             "the bound of the loop over blocks",
         ),
     )
@@ -131,6 +131,17 @@ REFILL = Relation(
     "memory that nobody had written held something else",
     "scratch that is read before it is written",
     Conditions(fill=0x55),
+)
+
+#: Only for a call with a masked load without `other`. The byte 0xFF makes NaN of floats and -1 of integers: where a 0
+#: would be harmless, such as in a product with a weight of 0, these are not.
+UNDEFINED = Relation(
+    "undefined lanes",
+    "uninitialised read",
+    lambda case: (case,),
+    "lanes that a masked load without `other` shuts out held NaN instead of 0",
+    "a masked load without `other`",
+    Conditions(lanes=0xFF),
 )
 
 

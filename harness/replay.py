@@ -183,7 +183,7 @@ def _print(verdicts: list[Verdict], expired: tuple[str, ...], as_json: bool) -> 
     if as_json:
         rows = [asdict(v) | {"path": str(v.path)} for v in verdicts]
         click.echo(
-            json.dumps({"outcome": rows, "counts": counts, "expired": expired, "exit_code": exit_code(verdicts)})
+            json.dumps({"verdicts": rows, "counts": counts, "expired": expired, "exit_code": exit_code(verdicts)})
         )
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from harness.case import Case
 from harness.inputs import Materials
+from harness.places import behind
 from harness.probe import DENSE, Weights
 from harness.tensors import Array
 
@@ -15,6 +16,8 @@ from harness.tensors import Array
 MOST_RUNS = 3
 #: A weight that is this much smaller than it should be is none; a share of a row's weight that is next to none.
 NOTHING, LITTLE = 1e-6, 1e-3
+#: Scores below this are less than a number that some take for -inf.
+FAR_BELOW = -1000.0
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -123,7 +126,15 @@ class Row:
         if len(columns) > 1:
             return f"{listed(tokens, 'token')} ({listed(columns, 'column')} of the table)"
         offsets = listed((token % size for token in tokens), "slot")
-        return f"{listed(tokens, 'token')} (column {columns[0]} of the table, block {table[columns[0]]}, {offsets})"
+        block = int(table[columns[0]])
+        place = f"column {columns[0]} of the table, block {block}, {offsets}{self._shared(block)}"
+        return f"{listed(tokens, 'token')} ({place})"
+
+    def _shared(self, block: int) -> str:
+        """Who else has the block, in words."""
+        tables = enumerate(self.materials.geometry.tables)
+        others = [i for i, table in tables if i != self.sequence and block in table]
+        return f"; {listed(others, 'sequence')} {'has' if len(others) == 1 else 'have'} it too" if others else ""
 
     # --- sentences -------------------------------------------------------------------------------------------
 
@@ -150,15 +161,31 @@ class Row:
         k, v = self.materials.inputs.k_cache, self.materials.inputs.v_cache
         if k.strides == v.strides:
             return ""
+        words = f"V is read with the strides of K, {k.strides}, but has its own, {v.strides}"
+        return words if self._moved(k.strides, 0) else ""
+
+    def query_head(self) -> str:
+        """All the weight lies where V would be if the head of the query were its KV head."""
+        strides, further = self.v_strides, self.head - self.kv_head
+        words = f"V is read where head {self.head} would lie, that of the query, and not its KV head {self.kv_head}"
+        return words if further and self._moved(strides, further * strides[2]) else ""
+
+    def _moved(self, strides: tuple[int, ...], further: int) -> bool:
+        """Whether all the weight lies where these strides, and so many elements further on, lead."""
         cells, own = self.weights.cells, np.flatnonzero(self.visible)
-        places = np.stack([cells.blocks[own], cells.offsets[own], cells.heads[own]], axis=1) @ np.array(k.strides[:3])
-        at = np.stack([cells.blocks, cells.offsets, cells.heads], axis=1) @ np.array(v.strides[:3])
+        axes = np.stack([cells.blocks, cells.offsets, cells.heads], axis=1)
+        places, at = axes[own] @ np.array(strides[:3]) + further, axes @ np.array(self.v_strides[:3])
         moved = np.zeros(len(cells))
         for place, weight in zip(places, self.true[own], strict=True):
             moved[at == place] += weight
         off = np.abs(self.got - moved)
-        same = (off <= 2 * self.within.max()).all() and np.abs(moved - self.true).max() > 4 * self.within.max()
-        return f"V is read with the strides of K, {k.strides}, but has its own, {v.strides}" if same else ""
+        return bool((off <= 2 * self.within.max()).all() and np.abs(moved - self.true).max() > 4 * self.within.max())
+
+    @property
+    def v_strides(self) -> tuple[int, ...]:
+        """Those of V in the cache, in elements."""
+        strides: tuple[int, ...] = self.materials.inputs.v_cache.strides
+        return strides
 
     def _of(self, sequence: int) -> set[int]:
         """Tokens of a sequence that have a weight here."""
@@ -187,12 +214,16 @@ class Row:
             return f"that is in KV head {self.weights.cells.heads[inside][0]}, not {self.kv_head}"
         if self.sequence in owners:
             return "that is behind the last token"
+        words = behind(block, self.sequence, tables[self.sequence])
+        words = f"; {words}" if words else ""
         if owners:
-            return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}"
+            return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}{words}"
         padding = self.materials.inputs.block_tables.view[self.sequence, len(tables[self.sequence]) :]
         if block in padding.tolist():
-            return "only the padding of the table names that block: the loop over blocks goes one too far"
-        return "no sequence owns that block"
+            empty = self.case.batch[self.sequence].kv_len == 0
+            why = "a sequence without tokens is walked" if empty else "the loop over blocks goes one too far"
+            return f"only the padding of the table names that block: {why}"
+        return f"no sequence owns that block{words}"
 
     def hidden(self) -> Iterator[str]:
         """Weight on tokens of its own that it may not see."""
@@ -219,6 +250,9 @@ class Row:
 
     def _hint(self, tokens: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
         """What the place of the missing tokens suggests."""
+        lse = float(self.weights.lse[self.token, self.head])
+        if np.abs(self.got).max() <= NOTHING and lse < FAR_BELOW:
+            return f"their scores are near {lse:.4g}, and a finite number in place of -inf for hidden keys is larger"
         count, left = len(tokens), self.case.window[0]
         if tokens[0] >= self.case.paged_len(self.case.batch[self.sequence]):
             return "a dense new token that is not read where it lies"

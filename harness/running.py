@@ -77,7 +77,8 @@ class InProcess:
     restarts: int = 0
 
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:  # noqa: ARG002
-        """Run and judge the case here; there is nobody to enforce a limit."""
+        """Run and judge the case here, where nothing is fresh; there is nobody to enforce a limit."""
+        options.pop("fresh", None)
         other = subject not in ("", self.subject.name)
         return _run_case()(case, load(subject, case.op) if other else self.subject, self.executor, **options)
 

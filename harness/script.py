@@ -156,6 +156,8 @@ def script(entry: Entry, subject: str | None) -> str:
     name = subject or entry.subject
     if entry.case.op == "cache_write":
         raise WrongUse("a script judges an output, but cache_write has none: use python -m harness.replay")
+    if entry.case.before is not None:
+        raise WrongUse("a script makes one call, but this case has one before it: use python -m harness.replay")
     kernel, function, call = _kernel(name, entry.case.op)
     materials = materialise(entry.case)
     writer = _Writer(materials)
@@ -248,12 +250,12 @@ class _Writer:
         return self._add(dtype, len(storage.data), list(self._used_pieces(storage)))
 
     def _used_pieces(self, storage: Storage) -> Iterator[tuple[int, Any]]:
-        """The runs of elements that hold anything, found round the used blocks only."""
+        """The runs of elements that hold anything, found round the blocks or rows in use only."""
         for tensor in self.materials.inputs.tensors().values():
             if tensor.storage is not storage:
                 continue
-            for block in self.materials.geometry.used.tolist():
-                first = tensor.offset + block * tensor.strides[0]
+            for row in self.materials.rows(tensor).tolist():
+                first = tensor.offset + row * tensor.strides[0]
                 last = first + sum((n - 1) * s for n, s in zip(tensor.shape[1:], tensor.strides[1:], strict=True)) + 1
                 if (storage.state[first:last] != OUT_OF_REACH).any():
                     yield first, storage.data[first:last]

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
+from harness.case import NEW_TOKENS, WRITING, Case, InvalidCase, Seq, States, Tile, replace, without_defaults
 from harness.profiles import BLOCK_SIZES, HEAD_DIMS, HEADS
 from harness.traits import TRAITS, resized, traits
 
@@ -15,7 +15,9 @@ Fails = Callable[[Case], bool]
 def size(case: Case) -> tuple[Any, ...]:
     """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
     tokens = sum(seq.kv_len + seq.query_len for seq in case.seqs) + case.tile.end + case.tile.start
+    tokens += 0 if case.before is None else sum(seq.kv_len + seq.query_len for seq in case.before.seqs)
     tokens += case.slots.holes + case.slots.tail_padding + case.padding_rows
+    tokens += sum(2 * (seq.query_len - seq.kv_len) for seq in case.seqs if 0 < seq.kv_len < seq.query_len)
     written = len(msgspec.json.encode(without_defaults(case)))
     features = sum(trait.has(case) for trait in FEATURES)
     plain = (len(traits(case)), written, case.data_seed, case.geometry_seed)
@@ -60,12 +62,19 @@ def _bare(case: Case) -> Iterator[Case]:
 
 
 def _without_sequences(case: Case) -> Iterator[Case]:
-    """One less; or the first alone with another token or block, where a second token is all that is needed."""
+    """One less; or the first alone with another token or block, where a second token is all that is needed.
+
+    Of two that differ in length one may do, with a maximum that is looser than need be.
+    """
     for i in range(len(case.seqs)):
         yield from _legal(case, seqs=case.seqs[:i] + case.seqs[i + 1 :])
     if len(case.seqs) > 1:
         for kv_len in (2, case.block_size + 1):
             yield from _legal(case, seqs=(resized(case.seqs[0], max(kv_len, case.seqs[0].kv_len)),))
+        if case.op in NEW_TOKENS:  # where rows are what is needed, they may be those of one sequence
+            rows = sum(seq.query_len for seq in case.seqs)
+            yield from _legal(case, seqs=(Seq(query_len=rows, kv_len=rows, tag=case.seqs[0].tag),))
+        yield from _legal(case, seqs=(resized(case.seqs[0], case.seqs[0].kv_len),), max_len_slack=1)
 
 
 def _without_traits(case: Case) -> Iterator[Case]:
@@ -114,8 +123,11 @@ def _shorter(case: Case) -> Iterator[Case]:
 
 
 def _fewer_queries(case: Case) -> Iterator[Case]:
-    """Each query_len to 1, to half, and one less."""
+    """Each query_len to 1, to half, and one less; what is longer than its sequence to two queries of one token."""
     for i, seq in enumerate(case.seqs):
+        if seq.query_len > seq.kv_len > 1:
+            two = Seq(query_len=2, kv_len=1, tag=seq.tag)
+            yield from _legal(case, seqs=(*case.seqs[:i], two, *case.seqs[i + 1 :]))
         for query_len in dict.fromkeys((1, seq.query_len // 2, seq.query_len - 1)):
             if 0 < query_len < seq.query_len:
                 fewer = msgspec.structs.replace(seq, query_len=query_len)
@@ -178,6 +190,22 @@ def _defaults(case: Case) -> Iterator[Case]:
             yield replace(case, data_seed=data_seed)
 
 
+def _nearer(case: Case) -> Iterator[Case]:
+    """Blocks that do not fit in 32 bits with a sign, for those that do not without."""
+    if case.placement == "farther":
+        yield replace(case, placement="far")
+
+
+def _plainer_call_before(case: Case) -> Iterator[Case]:
+    """The call before it shrinks as a case does."""
+    if case.before is not None:
+        yield from _legal(case, before=Case(op=case.op))
+        for candidates in PASSES:
+            for before in candidates(case.before):
+                if size(before) < size(case.before):
+                    yield from _legal(case, before=before)
+
+
 def _one_layout(case: Case) -> Iterator[Case]:
     """V laid out as K is and K plain as V was: that needs only one of the two named."""
     if case.v_layout == "nhd":
@@ -200,5 +228,7 @@ PASSES: tuple[Callable[[Case], Iterator[Case]], ...] = (
     _plainer_sizes,
     _plainer_tags,
     _defaults,
+    _nearer,
     _one_layout,
+    _plainer_call_before,
 )

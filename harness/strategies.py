@@ -13,6 +13,8 @@ from harness.profiles import (
     BUDGET_PROGRAMS,
     BUDGET_SCORES,
     BUDGET_TOKENS,
+    EXTREME,
+    FP8_VALUES,
     JOINT_LAYOUTS,
     LONGEST_CHUNK,
     MAX_SEQS,
@@ -27,6 +29,13 @@ from harness.traits import resized
 QUERY_EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
 #: How many of them, the longest that a case has room for, are drawn more often: few cases have room.
 LONG_EDGES = 3
+#: By so many a sequence may have more queries than tokens.
+MORE_QUERIES = (1, 3)
+#: One batch in so many and one more has no new token at all: every prompt is in the cache.
+IDLE = 15
+
+#: Of the lengths that are drawn from the edges, about one in so many is 0.
+EMPTY = 8
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -37,7 +46,7 @@ PARTS = {
     "placement": ("placement", "geometry_seed", "table_dtype", "extra_columns", "spare_blocks", "max_len_slack"),
     "padding": ("table_pad", "k_poison", "v_poison", "spare_poison", "row_poison"),
     "numbers": ("values", "data_seed", "scale"),
-    "amounts": ("window", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
+    "amounts": ("window", "slid_out", "softcap", "head_dim_v", "out_layout", "k_scale", "v_scale", "scale_granularity"),
     "padding rows": ("padding_rows",),
     "operation": ("slots", "tile", "states", "hints"),
 }
@@ -91,7 +100,7 @@ def _case(draw: Draw, options: Profile) -> Case:
     constants = _constants(draw, options)
     heads = draw(st.sampled_from(_heads(options, constants)))
     head_dim, block_size = constants.head_dim, constants.block_size
-    drawn = _features(draw, constants, block_size)
+    drawn = _features(draw, options, constants)
     seqs = _seqs(draw, options, heads, constants)
     return Case(
         op=options.op,
@@ -103,7 +112,7 @@ def _case(draw: Draw, options: Profile) -> Case:
         dtype=constants.dtype,
         q_layout=draw(st.sampled_from(options.q_layouts)),
         scale=draw(st.sampled_from(options.scales)),
-        values=draw(st.sampled_from(options.values)),
+        values=draw(st.sampled_from(_values(options, constants))),
         data_seed=draw(st.integers(0, 2**16)),
         **_layouts(draw, options, drawn),
         **_scales(draw, constants, drawn),
@@ -118,6 +127,14 @@ def _heads(options: Profile, constants: Constants) -> tuple[tuple[int, int], ...
     if "mla" not in constants.features:
         return options.heads
     return tuple(heads for heads in options.heads if heads[1] == 1) or ((1, 1),)
+
+
+def _values(options: Profile, constants: Constants) -> tuple[str, ...]:
+    """The edges of FP8 where there is any; extreme scores where a softcap or an lse has to hold them."""
+    known = tuple(name for name in options.values if name not in FP8_VALUES or constants.kv_dtype != "same")
+    extreme = tuple(name for name in EXTREME if name in known)
+    held = not {"softcap", "lse"}.isdisjoint(constants.features)
+    return (*known, *extreme * (len(known) // len(EXTREME))) if held else known
 
 
 def _layouts(draw: Draw, options: Profile, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -205,18 +222,20 @@ def _constants(draw: Draw, options: Profile) -> Constants:
     )
 
 
-def _features(draw: Draw, constants: Constants, block_size: int) -> dict[str, Any]:
-    names = constants.features
+def _features(draw: Draw, options: Profile, constants: Constants) -> dict[str, Any]:
+    names, block_size = constants.features, constants.block_size
     left = st.sampled_from(sorted({0, 1, 2, 15, 16, 17, 63, 64, 65, block_size - 1, block_size, block_size + 1}))
     drawn: dict[str, Any] = {"v_is_k_prefix": "mla" in names, "head_dim_v": None, "new_kv": constants.new_kv}
     if "mla" in names or "head_dim_v" in names:
         drawn["head_dim_v"] = _value_dim(draw, constants.head_dim, prefix="mla" in names)
     if "window" in names:
         drawn["window"] = (draw(left), draw(st.sampled_from((-1, 0, 1, 5))))
+        drawn["slid_out"] = draw(st.booleans()) if options.slid_out else False
     if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:
-        drawn["out_layout"] = draw(st.sampled_from(("given", "padded")))
+        far = ("far",) if "far" in options.q_layouts else ()
+        drawn["out_layout"] = draw(st.sampled_from(("given", "padded", *far)))
     if "lse" in names:
         drawn["want_lse"] = True
     if "padding_rows" in names:
@@ -238,6 +257,8 @@ def _seqs(draw: Draw, options: Profile, heads: tuple[int, int], constants: Const
         cap = max(1, min(cap, math.isqrt(BUDGET_SCORES // heads[0] // count)))
     length = _length(options, block_size, cap)
     common = None if options.ragged else draw(length)
+    if options.op == "extend" and options.empty_rows and draw(st.integers(0, IDLE)) == IDLE:
+        return tuple(Seq(query_len=0, kv_len=draw(length), tag=tag) for tag in range(count))
     seqs: list[Seq] = []
     for _ in range(count):
         kv_len = draw(length) if common is None else common
@@ -252,16 +273,21 @@ def _only_new(options: Profile) -> bool:
 
 
 def _query_len(draw: Draw, options: Profile, kv_len: int, cap: int) -> int:
-    """One token (decode), a few (verification), all of them (prefill), or anything between (a chunk)."""
+    """One token (decode), a few (verification), all of them (prefill), or anything between (a chunk).
+
+    A padded verification has more queries than tokens: the first of them stand before the first key.
+    """
     if options.op not in NEW_TOKENS:
         return 1
     if _only_new(options):
         return kv_len
     most = max(1, min(kv_len, cap, LONGEST_CHUNK))
     edges = [n for n in QUERY_EDGES if n <= most]
-    sizes = sorted({1, 2, min(most, 8), most, *edges})
+    sizes = sorted({1, min(most, 2), min(most, 8), most, *edges})
     if options.empty_rows and options.op == "extend":
         sizes.append(0)
+    if options.empty_rows:
+        sizes += [kv_len + more for more in MORE_QUERIES if kv_len + more <= min(cap, LONGEST_CHUNK)]
     longest = sizes if len(edges) < LONG_EDGES else edges[-LONG_EDGES:]
     return draw(st.one_of(st.integers(1, most), st.sampled_from(sizes), st.sampled_from(longest)))  # type: ignore[no-any-return]
 
@@ -272,7 +298,7 @@ def _length(options: Profile, block_size: int, cap: int) -> st.SearchStrategy[in
     edges = {n * edge + d for edge in (block_size, 16, 64, 128) for n in (1, 2, 3, 4) for d in (-1, 0, 1)}
     drawn = sorted(edge for edge in edges if 1 <= edge <= cap) or [1]
     if options.empty_rows:
-        drawn.append(0)
+        drawn += [0] * (1 + len(drawn) // EMPTY)
     return st.one_of(st.integers(1, cap), st.sampled_from(drawn))
 
 

@@ -16,8 +16,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: What `validate` or the wrapper may promise to refuse: metadata that is not contiguous, is of a wrong type, or on
 #: another device; a length beyond the table; a block beyond the pool; a slot beyond the cache; heads or head dims that
-#: do not fit. Instead of raising, a call may give what the valid one gives.
-Promise = Literal["strides", "types", "lengths", "blocks", "slots", "heads", "devices"]
+#: do not fit; dims that do not lie side by side. Instead of raising, a call may give what the valid one gives.
+Promise = Literal["strides", "types", "lengths", "blocks", "slots", "heads", "devices", "dims"]
 
 
 class WrongUse(Exception):
@@ -30,6 +30,7 @@ class Declaration(Record, frozen=True):
     op: str = "decode"
     # features
     window: bool = False
+    slid_out: bool = False  # with a window: tokens before it may be gone, their blocks freed or somebody else's
     softcap: bool = False
     alibi: bool = False
     sinks: bool = False
@@ -81,7 +82,8 @@ class Subject:
 
     def declines(self, case: Case) -> str | None:
         """Why this subject cannot do the case, or None."""
-        return declines(self.declaration, case)
+        earlier = case.before and declines(self.declaration, case.before)
+        return declines(self.declaration, case) or (f"the call before it: {earlier}" if earlier else None)
 
 
 def subject(op: str = "decode", **declared: Any) -> Callable[[Function], Function]:
@@ -180,6 +182,7 @@ def features(case: Case) -> dict[str, bool]:
     """Whether the case has each of the features that a subject declares."""
     return {
         "window": case.window != (-1, -1),
+        "slid_out": case.slid_out,
         "softcap": case.softcap > 0,
         "alibi": case.alibi,
         "sinks": case.sinks,
@@ -215,7 +218,7 @@ def _outside_geometry(declared: Declaration, case: Case) -> str | None:
         "block_sizes": (case.block_size,),
         "groups": (case.group,),
         "layouts": case.kv_layouts,
-        "q_layouts": (case.q_layout,),
+        "q_layouts": (case.q_layout, *(("far",) if case.out_layout == "far" else ())),
         "placements": (case.placement,),
         "table_dtypes": (case.table_dtype,),
     }
@@ -227,7 +230,7 @@ def _outside_geometry(declared: Declaration, case: Case) -> str | None:
 
 
 def _outside_limits(declared: Declaration, case: Case) -> str | None:
-    if not declared.empty_rows and any(seq.kv_len == 0 for seq in case.seqs):
+    if not declared.empty_rows and any(seq.kv_len == 0 or seq.kv_len < seq.query_len for seq in case.seqs):
         return "declares empty_rows=False"
     if not declared.shared_blocks and any(seq.shared_blocks for seq in case.seqs):
         return "declares shared_blocks=False"

@@ -25,6 +25,8 @@ class Found(Record, frozen=True):
     known: str = ""  # the reason in known.toml, when it is tolerated
     file: str = ""  # where the case was saved
     executor: str = ""
+    after_cases: int = 0  # judged when it was first met, that case included
+    after_seconds: float = 0.0  # from the start of the campaign until then
     executions: int = 0
     seconds: float = 0.0  # from the first failure to the smallest case
 

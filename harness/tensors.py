@@ -73,6 +73,11 @@ def reserve(elements: int, dtype: str) -> Storage:
     return Storage(data, np.zeros(elements, dtype=np.uint8), dtype)
 
 
+def copied(storage: Storage) -> Array:
+    """Memory for another copy of the numbers; of sparse storage it is empty."""
+    return _lazy(storage.data.nbytes).view(storage.data.dtype) if storage.sparse else storage.data.copy()
+
+
 def _lazy(size: int) -> NDArray[np.uint8]:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=np.uint8)

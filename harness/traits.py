@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from harness.case import NEW_TOKENS, Case, Seq, States, Tile, replace
+from harness.case import FAR, NEW_TOKENS, Case, Seq, States, Tile, replace
 
 RUNGS = {
     1: "tutorial shapes",
@@ -90,7 +90,16 @@ def _spare(case: Case) -> bool:
 
 
 def _empty(case: Case) -> bool:
-    return any(seq.kv_len == 0 for seq in case.seqs)
+    return any(has_empty_row(seq) for seq in case.seqs)
+
+
+def has_empty_row(seq: Seq) -> bool:
+    """Whether the sequence has no keys, or more queries than keys: then the first of them see none."""
+    return seq.kv_len == 0 or seq.kv_len < seq.query_len
+
+
+def _filled(case: Case, seq: Seq) -> int:
+    return max(seq.kv_len, seq.query_len) if seq.kv_len else case.block_size
 
 
 def _longest(case: Case, seq: Seq) -> int:  # noqa: ARG001  (one of several ways to change a length)
@@ -103,6 +112,11 @@ def _whole_blocks(case: Case, seq: Seq) -> int:
 
 def _one_block(case: Case, seq: Seq) -> int:
     return seq.kv_len - max(case.paged_len(seq) - case.block_size, 0)
+
+
+def _near_rows(case: Case) -> Case:
+    near = {"q_layout": {"far": "contiguous"}, "out_layout": {"far": "given"}}
+    return replace(case, **{name: known.get(getattr(case, name), getattr(case, name)) for name, known in near.items()})
 
 
 def _slots(case: Case, **changes: Any) -> Case:
@@ -148,13 +162,13 @@ TRAITS = (
         _lengths(_one_block),
     ),
     Trait("scale given", 1, lambda c: c.scale is not None, _reset("scale"), "scales=False"),
-    Trait("empty row", 2, _empty, _lengths(lambda case, seq: seq.kv_len or case.block_size), "empty_rows=False"),
+    Trait("empty row", 2, _empty, _lengths(_filled), "empty_rows=False"),
     Trait("ragged lengths", 2, _ragged, _lengths(_longest)),
     Trait("partly filled block", 2, _partial, _lengths(_whole_blocks)),
     Trait(
         "blocks out of order",
         2,
-        lambda c: c.placement not in ("in_order", "far"),
+        lambda c: c.placement not in ("in_order", *FAR),
         _reset("placement"),
         'placements=("in_order",)',
     ),
@@ -213,7 +227,13 @@ TRAITS = (
         "block_sizes=(16, 32, 64, 128, 256)",
     ),
     Trait("int64 table", 4, lambda c: c.table_dtype == "int64", _reset("table_dtype"), 'table_dtypes=("int32",)'),
-    Trait("strided q", 4, lambda c: c.q_layout != "contiguous", _reset("q_layout"), 'q_layouts=("contiguous",)'),
+    Trait(
+        "strided q",
+        4,
+        lambda c: c.q_layout not in ("contiguous", "far"),
+        _reset("q_layout"),
+        'q_layouts=("contiguous",)',
+    ),
     Trait(
         "strides of V unlike K's",
         4,
@@ -222,8 +242,10 @@ TRAITS = (
         "kv_strides_apart=False",
     ),
     Trait("strided cache", 4, lambda c: {*c.kv_layouts} != {"nhd"}, _reset("layout", "v_layout"), 'layouts=("nhd",)'),
-    Trait("far blocks", 5, lambda c: c.placement == "far", _reset("placement"), 'placements=("in_order", "shuffled")'),
-    Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window"), "window=False"),
+    Trait("far blocks", 5, lambda c: c.placement in FAR, _reset("placement"), 'placements=("in_order", "shuffled")'),
+    Trait("far rows", 5, lambda c: "far" in (c.q_layout, c.out_layout), _near_rows, 'q_layouts=("contiguous",)'),
+    Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window", "slid_out"), "window=False"),
+    Trait("tokens that slid out", 6, lambda c: c.slid_out, _reset("slid_out"), "slid_out=False"),
     Trait("softcap", 6, lambda c: c.softcap > 0, _reset("softcap"), "softcap=False"),
     Trait("ALiBi", 6, lambda c: c.alibi, _reset("alibi"), "alibi=False"),
     Trait("sinks", 6, lambda c: c.sinks, _reset("sinks"), "sinks=False"),
@@ -244,6 +266,7 @@ TRAITS = (
     Trait("several splits", 6, lambda c: c.hints.num_splits > 1, _reset("hints"), "splits=False"),
     Trait("another config", 6, lambda c: c.hints.config > 0, _first_config, "configs=1"),
     Trait("not causal", 6, lambda c: not c.causal, _reset("causal"), "non_causal=False"),
+    Trait("a call before it", 6, lambda c: c.before is not None, _reset("before")),
 )
 BY_NAME = {trait.name: trait for trait in TRAITS}
 

@@ -148,6 +148,8 @@ def keys(case: Case, seq: Seq) -> Floats:
     hashes = _hash_tokens(case.data_seed, K, tags, positions, case.num_kv_heads, case.head_dim)
     if case.values in ("ascending_max", "descending_max"):
         return _ramp(hashes, positions if case.values == "ascending_max" else -positions, case.head_dim)
+    if case.values == "edges" and case.op == "cache_write":
+        return _edges(hashes, case, scales(case)[0])
     if case.values == "gather":
         return np.broadcast_to(_hot_keys(case, tags, positions)[:, None, None], hashes.shape).copy()
     return _KEYS.get(case.values, _plain)(hashes)
@@ -166,6 +168,8 @@ def values(case: Case, seq: Seq) -> Floats:
         return _identities(tags, positions, case.num_kv_heads, case.value_dim)
     if case.values == "large":
         return normal(hashes) * 2.0 ** _LARGE_V.get(case.cache_dtype, 40)
+    if case.values == "edges":
+        return _edges(hashes, case, scales(case)[1])
     if case.values == "cancelling":
         return normal(hashes) / 2 + 4 * (1 - 2 * (positions % 2))[:, None, None]
     return _VALUES.get(case.values, _plain)(hashes)
@@ -240,10 +244,29 @@ def _exponents(hashes: Hashes) -> Floats:
     return exponents
 
 
+def _edges(hashes: Hashes, case: Case, factors: Floats) -> Floats:
+    """Where FP8 begins and ends: subnormals and what rounds to them, the largest number and what saturates."""
+    if case.cache_dtype not in EDGES:
+        return normal(hashes)
+    table = np.array(EDGES[case.cache_dtype])
+    sizes: Floats = table[(hashes >> np.uint64(20)) % np.uint64(len(table))] * factors[:, None]
+    largest = float(ml_dtypes.finfo(DTYPES[case.dtype]).max)  # type: ignore[no-untyped-call]
+    signs = np.where(hashes >> np.uint64(60) & np.uint64(1), -1.0, 1.0)
+    return np.asarray(signs * np.minimum(sizes, largest))
+
+
+#: Of each FP8 type: half the least subnormal, one that ties, the least, the largest, the least normal number, 1; then
+#: the largest, what still rounds to it, the tie with what would come next, and beyond.
+EDGES = {
+    "e4m3": (2.0**-10, 3 * 2.0**-10, 2.0**-9, 7 * 2.0**-9, 2.0**-6, 1.0, 448.0, 456.0, 464.0, 480.0, 1024.0),
+    "e5m2": (2.0**-17, 3 * 2.0**-17, 2.0**-16, 3 * 2.0**-16, 2.0**-14, 1.0, 57344.0, 59392.0, 61440.0, 65504.0),
+}
 _LARGE_V = {"float16": 12, "e4m3": 6, "e5m2": 12}
 _Family = dict[str, Callable[[Hashes], Floats]]
 
 _QUERIES: _Family = {
+    "far_above": lambda h: np.full(h.shape, 32.0),
+    "far_below": lambda h: np.full(h.shape, 32.0),
     "gather": lambda h: np.full(h.shape, 16.0),
     "large": lambda h: normal(h) * 32,
     "tiny": lambda h: normal(h) / 256,
@@ -253,6 +276,8 @@ _QUERIES: _Family = {
     "descending_max": lambda h: 1 + normal(h) / 8,
 }
 _KEYS: _Family = {
+    "far_above": lambda h: normal(h) + 32,
+    "far_below": lambda h: normal(h) - 32,
     "peaked": lambda h: normal(h) * 4,
     "uniform": lambda h: np.zeros(h.shape),
     "two_level": lambda h: np.zeros(h.shape),

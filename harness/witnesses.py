@@ -26,7 +26,19 @@ class Testimony:
 
 def hear(materials: Materials, platform_name: str) -> tuple[Testimony, ...]:
     """Ask every witness."""
-    return _sdpa(materials), _flash_attn(materials.case, platform_name)
+    return _plain(materials), _control(materials), _sdpa(materials), _flash_attn(materials.case, platform_name)
+
+
+def _plain(materials: Materials) -> Testimony:
+    """The definition in float64, head by head: the judge's own truth is computed in another way."""
+    fault = judge.contradiction(materials)
+    return Testimony("float64", "disagreed" if fault else "agreed", fault)
+
+
+def _control(materials: Materials) -> Testimony:
+    """Outputs that are spoilt on purpose: a comparison that cannot fail is noticed."""
+    fault = judge.blindness(materials)
+    return Testimony("control", "disagreed" if fault else "agreed", fault)
 
 
 def _sdpa(materials: Materials) -> Testimony:
@@ -59,7 +71,7 @@ def _flash_attn(case: Case, platform_name: str) -> Testimony:
 
 def _unfit(case: Case) -> str:
     """What it cannot be shown, whatever the tensors are."""
-    if case.placement == "far":
+    if case.is_far:
         return "far blocks are read elsewhere"
     if case.op == "step" or case.new_kv == "dense":
         return "the new tokens are not in the cache before the call"

@@ -4,18 +4,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness import factors
+from harness import factors, overflows, suppositions
 from harness.bounds import exceeds
-from harness.case import Case, replace
+from harness.case import FAR, Case, replace
 from harness.inputs import materialise
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
 from harness.rows import Row, listed
+from harness.traits import BY_NAME
 
 #: What is not live, and what it means that it must be finite.
 POISONED = {
-    "k_poison": "K of slots behind the last token is finite: it is read, and its scores are not masked well enough",
-    "v_poison": "V of slots behind the last token is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
+    "k_poison": "K of {slots} is finite: it is read, and its scores are not masked well enough",
+    "v_poison": "V of {slots} is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
     "spare_poison": "blocks that no sequence owns hold finite numbers: one of them is read",
     "row_poison": "rows that are nobody's, such as a graph's padding, hold finite numbers: they are computed with",
 }
@@ -33,14 +34,24 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
     tame = plain(case)
     if added := _added(tame, look):
         return (added,)
-    if mixed := _mixed_dims(tame, look):
+    words = _supposed(tame, look)
+    if not words and (mixed := _mixed_dims(tame, look)):
         return (mixed,)
     seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
+    if words:
+        return (words, *(seen[0] if seen else ()))[:MOST_SENTENCES]
     return seen[0] if seen else _nothing_wrong(case, look, where)
 
 
+def _supposed(case: Case, look: Look) -> str:
+    """What the output is right for, in words."""
+    materials = materialise(case)
+    seen = look(materials) if case.op != "merge" else None
+    return "" if seen is None else suppositions.explain(case, materials, *seen)
+
+
 def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
-    if make is padded and (case.op == "merge" or case.placement == "far"):
+    if make is padded and (case.op == "merge" or case.placement in FAR):
         return ()
     found = weights(case, look, make)
     if found is None or not found.wrong.any():
@@ -89,37 +100,80 @@ def _mixed_dims(case: Case, look: Look) -> str:
     if not (apart & np.isfinite(share)).any():
         return ""
     token, head, dim = (int(i) for i in np.argwhere(apart & np.isfinite(share))[0])
+    whole = np.sort(share[token, head] * pattern)
+    kept = (np.abs(whole - np.sort(pattern)) <= 4 * allowed[token, head].max() * DIM_CYCLE).all()
+    mixed = "; no dim is lost: dims are mixed up, of V or of the output" if kept else ""
     k_cache, v_cache = (quiet(case).inputs.k_cache, quiet(case).inputs.v_cache)
     strides = f" (K has {k_cache.strides}, V {v_cache.strides})" if k_cache.strides != v_cache.strides else ""
     return (
         f"V is read with wrong strides{strides}: where V holds dim % {DIM_CYCLE} + 1 in every token, dim {dim} of "
         f"token {token}, head {head} is {share[token, head, dim] * pattern[dim]:.4g}, "
-        f"and dim 0 is {float(first[token, head, 0]):.4g}"
+        f"and dim 0 is {float(first[token, head, 0]):.4g}{mixed}"
     )
 
 
 def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
     """No weight is wrong, or none can be told."""
     if case.op != "merge" and len(where) >= 2 and case.batch[where[0]].kv_len == 0:
-        return (f"sequence {where[0]} has no key: its weights sum to 0, and 0 is divided by that sum",)
-    if case.op == "merge" and len(set(case.states.empty)) == len(case.states.partition):
+        return (f"sequence {where[0]} has no key: {_without_keys(case, look, where)}",)
+    if case.op == "merge" and case.states.empty and len(set(case.states.empty)) == len(case.states.partition):
         return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
+    if filled := _filled(case, look, where):
+        return filled
     found = weights(plain(case), look, quiet)
     if found is None:
         return ()
     if not np.isfinite(found.got).all():
-        return ("the output is not finite though every slot of V holds 0 or 1: a score is not, or what is read",)
+        return (_not_finite(case, look),)
     if len(where) == 3:
         return ("every weight is right: the output is, and only its lse is wrong",)
     return tuple(
-        f"every weight is right while {words}" for name, words in POISONED.items() if _spoils(case, name, look)
+        f"every weight is right while {words.format(slots=_which(case, name, look))}"
+        for name, words in POISONED.items()
+        if _spoils(case, name, look) and not _wrong(plain(case), look)
     ) or ("every weight is right where V is 0 or 1: what is wrong depends on the values of V",)
+
+
+def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
+    """What went wrong with a row that sees no key."""
+    if len(where) == 3:
+        return f"its lse should be {'that of the sink alone' if case.sinks else '-inf'}"
+    seen = look(quiet(plain(case)))
+    if seen is None or not np.isfinite(np.asarray(seen[0][where[1]]).astype(np.float64)).all():
+        return "its weights sum to 0, and 0 is divided by that sum"
+    return "its output should be 0, but what is no key of it counts"
+
+
+def _filled(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
+    """What is wrong with the weights of full blocks: one key has weight 1 whatever is read of its K."""
+    partly = BY_NAME["partly filled block"]
+    return _seen(partly.without(plain(case)), look, quiet, where) if case.op != "merge" and partly.has(case) else ()
+
+
+def _not_finite(case: Case, look: Look) -> str:
+    """Why an output is not finite whatever V holds: told apart by a K that gives every score 0."""
+    if overflows.finite(quiet(replace(plain(case), values="uniform")), look):
+        return f"the output is not finite though every slot of V holds 0 or 1: {overflows.told(plain(case), look)}"
+    return (
+        "the output is not finite though K and V are 0 everywhere: -inf is subtracted from -inf, as where a row sees "
+        "no key of a tile or of a split, or what is read is neither K nor V"
+    )
+
+
+def _which(case: Case, name: str, look: Look) -> str:
+    """Where the poison lies that spoils the output."""
+    if case.slid_out and not _spoils(replace(case, slid_out=False), name, look):
+        return "tokens that slid out, before the window,"
+    return "slots behind the last token"
 
 
 def _spoils(case: Case, name: str, look: Look) -> bool:
     """Whether the poison of one kind, all others taken out, is enough to make the output wrong."""
-    alone = replace(plain(case), **{name: getattr(case, name)})
-    seen = look(materialise(alone)) if getattr(case, name) != "zero" else None
+    return getattr(case, name) != "zero" and _wrong(replace(plain(case), **{name: getattr(case, name)}), look)
+
+
+def _wrong(case: Case, look: Look) -> bool:
+    seen = look(materialise(case))
     return seen is not None and bool(exceeds(*seen).any())
 
 
@@ -128,9 +182,11 @@ def _spoils(case: Case, name: str, look: Look) -> bool:
 
 def _of_row(row: Row) -> Iterator[str]:
     """What is wrong with the weights of one row, the most telling first."""
-    if whole := row.strides_of_k() or row.someone_elses():
+    if whole := row.strides_of_k() or row.query_head() or row.someone_elses():
         yield f"{row.place}: {whole}"
         return
+    if not row.visible.any():
+        yield f"{row.place} sees no key: its output should be 0"
     sentences = (*row.foreign(), *row.hidden(), *row.missing(), *factors.rest(row))
     yield from (f"{row.place}: {sentence}" for sentence in sentences or (factors.worst(row),))
 

@@ -334,7 +334,13 @@ def validate(inputs):
     """Refuse lengths and block ids that point outside; reads the values, so a GPU has to be waited for."""
     num_blocks, block_size = inputs.k_cache.shape[:2]
     check_lens(inputs.kv_lens, inputs.block_tables.shape[1] * block_size)
-    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks)
+    first_keys = window_start(inputs.kv_lens - 1, inputs.window)
+    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks, first_keys)
+
+
+def window_start(positions, window):
+    """The first key that the queries at these positions see: the block table may hold anything before it."""
+    return torch.zeros_like(positions) if window[0] < 0 else positions - window[0]
 
 
 def check_lens(kv_lens, capacity):
@@ -343,9 +349,9 @@ def check_lens(kv_lens, capacity):
             raise ValueError(f"kv_lens[{seq}] is {kv_len}, but expected 0 to the {capacity} slots of a table row")
 
 
-def check_block_ids(block_tables, kv_lens, block_size, num_blocks):
+def check_block_ids(block_tables, kv_lens, block_size, num_blocks, first_keys):
     column = torch.arange(block_tables.shape[1], device=block_tables.device)
-    used = column * block_size < kv_lens[:, None]
+    used = (column * block_size < kv_lens[:, None]) & ((column + 1) * block_size > first_keys[:, None])
     outside = used & ((block_tables < 0) | (block_tables >= num_blocks))
     for seq, place in outside.nonzero().tolist():
         block_id = int(block_tables[seq, place])

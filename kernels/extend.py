@@ -20,6 +20,7 @@ from decode import (
     per_head,
     strides,
     tanh,
+    window_start,
 )
 from paged_tile import load_paged_tile
 
@@ -423,7 +424,8 @@ def validate(inputs):
     check_query_starts(inputs.query_starts, len(inputs.q), inputs.max_query_len)
     lens = paged_lens(inputs.kv_lens, inputs.query_starts, inputs.k_new)
     check_lens(lens, inputs.block_tables.shape[1] * block_size)
-    check_block_ids(inputs.block_tables, lens, block_size, num_blocks)
+    first_keys = window_start(inputs.kv_lens - inputs.query_starts.diff(), inputs.window)
+    check_block_ids(inputs.block_tables, lens, block_size, num_blocks, first_keys)
 
 
 def paged_lens(kv_lens, query_starts, k_new):

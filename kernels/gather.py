@@ -146,4 +146,5 @@ def validate(inputs):
     """Refuse lengths and block ids that point outside; reads the values, so a GPU has to be waited for."""
     num_blocks, block_size = inputs.k_cache.shape[:2]
     check_lens(inputs.kv_lens, inputs.block_tables.shape[1] * block_size)
-    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks)
+    first_keys = torch.zeros_like(inputs.kv_lens)
+    check_block_ids(inputs.block_tables, inputs.kv_lens, block_size, num_blocks, first_keys)

@@ -1,4 +1,4 @@
-"""The judge: attention in float64 with NumPy, as plain as the definition, one sequence at a time."""
+"""The plain witness: attention in float64 with NumPy, as plain as the definition, one sequence at a time."""
 
 from typing import Any
 

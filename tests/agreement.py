@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from harness.case import Case, Seq, replace
+from harness.case import FAR, Case, Seq, replace
 from harness.profiles import Profile, profile
 from harness.strategies import cases
 from harness.subjects import load, operation
@@ -62,8 +62,9 @@ def drawn(subject: str, count: int) -> list[Case]:
     A quarter of the attention cases are made such that what a right kernel computes is exact.
     """
     options = profile(load(f"ours.{subject}", operation(subject)).declaration, SEED)
-    near = tuple(placement for placement in options.placements if placement != "far")
-    options = msgspec.structs.replace(options, placements=near)
+    near = tuple(placement for placement in options.placements if placement not in FAR)
+    rows = tuple(layout for layout in options.q_layouts if layout != "far")
+    options = msgspec.structs.replace(options, placements=near, q_layouts=rows)
     found: list[Case] = []
     while len(found) < count:
         found += _few(options, SEED + len(found))
@@ -93,7 +94,7 @@ def _exact(case: Case, number: int) -> Case:
     query = 1 if case.op == "decode" else 16
     seqs = tuple(Seq(kv_len=n, query_len=min(n, query), tag=tag) for tag, n in enumerate((16, 1, 64)))
     return replace(case, seqs=seqs, values=("uniform", "gather")[number % 2], alibi=False, sinks=False, softcap=0.0,
-                   window=(-1, -1), scale=0.25)  # fmt: skip
+                   window=(-1, -1), slid_out=False, scale=0.25)  # fmt: skip
 
 
 def grouped(given: Sequence[Case]) -> list[list[Case]]:

@@ -23,6 +23,7 @@ EXTEND = Case(
     op="extend", seqs=(Seq(query_len=6, kv_len=20), Seq(query_len=3, kv_len=9, tag=1)), num_q_heads=4, num_kv_heads=2
 )
 STEP, WRITE = cases.replace(EXTEND, op="step"), cases.replace(EXTEND, op="cache_write")
+DENSE = cases.replace(EXTEND, new_kv="dense")
 MERGE = Case(op="merge", seqs=lens(1, 1), want_lse=True, num_q_heads=2, num_kv_heads=2)
 SHARED = (Seq(kv_len=20), Seq(kv_len=20, tag=1, shares_prefix_with=0, shared_blocks=1))
 
@@ -163,6 +164,16 @@ CONTROLS = {
     "sensitive to v_scale": _deaf(FP8, v_scale=torch.tensor([2.0])),
     "lengths apart": _contract("kv_lens"),
     "table apart": _contract("block_tables"),
+    "slopes apart": _contract("alibi_slopes", cases.replace(DECODE, alibi=True)),
+    "sinks apart": _contract("sinks", cases.replace(DECODE, sinks=True)),
+    "k_scale apart": _contract("k_scale", cases.replace(FP8, scale_granularity="head")),
+    "v_scale apart": _contract("v_scale", cases.replace(FP8, scale_granularity="head")),
+    "dims of q apart": _contract("q"),
+    "dims of K apart": _contract("k_cache"),
+    "dims of V apart": _contract("v_cache"),
+    "dims of new K apart": _contract("k_new", DENSE),
+    "dims of new V apart": _contract("v_new", DENSE),
+    "dims of out apart": Control(DECODE, lost, lambda inputs: inputs.out is not None, "contract"),
     "lengths as float": _contract("kv_lens"),
     "lengths as int64": _contract("kv_lens"),
     "table as int16": _contract("block_tables"),

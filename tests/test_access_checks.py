@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from attending import lens
-from planted import Planted, kernels, plant
+from hunting import changed
 
 from harness import subjects
-from harness.case import Case, Hints, replace
+from harness.case import Case, Hints, Seq, Slots, replace
+from harness.folders import folder as shipped
+from harness.mutants import plant
 from harness.ours import split_decode
 from harness.pipeline import run_case
 from harness.results import SEVERITY, Finding, Result
@@ -20,7 +22,7 @@ PLAIN = Case(seqs=lens(20, 40), num_q_heads=2, num_kv_heads=1, extra_columns=1, 
 
 def mutant(folder: Path, file: str, subject: str, *changes: tuple[str, str]) -> subjects.Subject:
     """Our kernel with some lines changed, the first in a file of ours and so on."""
-    name = plant(Planted("mutant", file, *changes[0], "", "", subject=subject), folder)
+    name = plant(changed(file, *changes[0], subject=subject), folder)
     for old, new in changes[1:]:
         source = (folder / file).read_text()
         assert source.count(old) == 1
@@ -102,7 +104,7 @@ def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_
 
 
 def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -> None:
-    source = (kernels() / "merge.py").read_text()
+    source = (shipped("kernels") / "merge.py").read_text()
     old = source[source.index("        if lse != -float") : source.index("    # If all are empty")]
     new = """        outs_offset = state * stride_outs_state + dim * stride_outs_dim
         out = tl.load(outs_ptr + outs_offset, mask=in_head, other=0.0).to(tl.float32)
@@ -113,6 +115,61 @@ def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -
     result = judged(SPLIT, mutant(tmp_path, "merge.py", "split_decode", (old, new)))
     assert result.findings == ()
     assert result.runs == judged(SPLIT, subjects.from_function(split_decode)).runs + 1  # with the scratch refilled
+
+
+# --- undefined lanes ---------------------------------------------------------------------------------------------
+
+V_LOAD = "tl.load(v_cache_ptr + v_offset, mask=in_tile, other=0.0)"
+
+
+def test_lanes_that_a_masked_load_without_other_leaves_undefined_are_found_and_named(tmp_path: Path) -> None:
+    subject = mutant(tmp_path, "decode.py", "decode", (V_LOAD, V_LOAD.replace(", other=0.0", "")))
+    finding = headline(judged(PLAIN, subject))
+    line = line_of(tmp_path, "decode.py", "v = tl.load")
+    assert (finding.kind, finding.family, finding.line) == ("uninitialised read", "wrong output", line)
+    words = f"the load at {line} (of v_cache): lanes that its mask shuts out are undefined without `other`"
+    assert finding.accuses == words
+    assert judged(replace(PLAIN, seqs=lens(16, 32)), subject).findings == ()  # no lane is shut out
+
+
+def test_undefined_lanes_that_are_masked_later_are_legal(tmp_path: Path) -> None:
+    k_load = V_LOAD.replace("v", "k")
+    changes = ((k_load, "tl.load(k_cache_ptr + k_offset, mask=in_tile)"),)
+    assert (shipped("kernels") / "decode.py").read_text().count(k_load) == 1
+    result = judged(PLAIN, mutant(tmp_path, "decode.py", "decode", *changes))  # hidden scores are replaced
+    assert result.findings == ()
+    assert result.runs == judged(PLAIN, subjects.load("ours.decode")).runs + 1  # with the lanes refilled
+
+
+# --- what is written, and what is not ----------------------------------------------------------------------------
+
+
+def test_rows_of_an_allocated_output_that_no_program_writes_are_counted_and_placed(tmp_path: Path) -> None:
+    short = ("[(triton.cdiv(max_query_len, tile_q), ", "[(max_query_len // tile_q, ")
+    case = Case(op="extend", seqs=(Seq(query_len=18, kv_len=18),), num_q_heads=2)
+    result = run_case(case, mutant(tmp_path, "extend.py", "extend", short), "gridsim", thorough=True, explain=True)
+    finding = headline(result)
+    assert (finding.kind, finding.family, finding.where) == ("unwritten output", "wrong output", (0, 16, 0, 0))
+    assert finding.message == (
+        "64 of 576 elements of out were never written, first out[sequence 0, token 16, head 0, dim 0]"
+    )
+    assert finding.explains == ()  # what is not there has no weights
+    whole = replace(case, seqs=(Seq(query_len=16, kv_len=18),))
+    assert judged(whole, mutant(tmp_path, "extend.py", "extend", short)).findings == ()
+
+
+def test_a_write_before_the_cache_is_told_with_the_token_that_it_writes(tmp_path: Path) -> None:
+    truncated = (
+        "    if slot >= 0:\n        block = slot // block_size\n",
+        "    block = slot // block_size\n    if block >= 0:\n",
+    )
+    case = Case(op="cache_write", slots=Slots(tail_padding=1))
+    finding = headline(judged(case, mutant(tmp_path, "cache_write.py", "cache_write", truncated)))
+    assert (finding.kind, finding.detail) == ("bad write", "k_cache")
+    assert finding.explains == (
+        "it is K of a token to be skipped, whose slot is -1: such a token is written all the same",
+    )
+    assert judged(Case(op="cache_write"), mutant(tmp_path, "cache_write.py", "cache_write", truncated)).findings == ()
 
 
 # --- what is not the program's -----------------------------------------------------------------------------------

@@ -99,3 +99,10 @@ def test_a_changed_case_is_checked_again():
 
 def test_the_simplest_case_has_nothing_to_complain_about():
     assert complaints(Case()) == []
+
+
+def test_a_call_before_another_is_of_the_same_op_and_has_none_before_it() -> None:
+    with pytest.raises(InvalidCase, match="before has op 'extend', but should be a call of the same op 'decode'"):
+        Case(before=Case(op="extend"))
+    with pytest.raises(InvalidCase, match="before has a call before it as well, but there should be one at most"):
+        Case(before=Case(before=Case()))

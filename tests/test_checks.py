@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from attending import RAGGED, attend, give, lens, right, torch_subject
-from planted import DECODE, Planted, plant
+from hunting import changed
 
 from harness import ours, subjects
 from harness.case import Case, Seq, Slots, States, Tile, replace
+from harness.mutants import plant
 from harness.ours import decode
 from harness.pipeline import run_case
 from harness.results import Finding, Result
@@ -111,7 +112,7 @@ def test_an_input_handed_back_as_the_output_is_named() -> None:
 
 
 def mutant(tmp_path: Path, old: str, new: str) -> subjects.Subject:
-    return subjects.load(plant(Planted("mutant", DECODE, old, new, "", ""), tmp_path))
+    return subjects.load(plant(changed("decode.py", old, new), tmp_path))
 
 
 def test_a_read_beyond_a_tensor_is_a_bad_read_though_the_output_is_right(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_a_given_out_that_is_left_in_part_is_unwritten() -> None:
     unwritten, value = judged(GIVEN, leaves).findings
     assert (unwritten.kind, unwritten.message) == (
         "unwritten output",
-        "32 of 64 elements of the given out were never written",
+        "32 of 64 elements of the given out were never written, first out[sequence 0, token 0, head 1, dim 0]",
     )
     assert (value.kind, value.where) == ("not finite", (0, 0, 1, 0))
 
@@ -218,13 +219,30 @@ def test_a_given_out_that_is_ignored_for_another_tensor_is_unwritten() -> None:
     first = judged(GIVEN, lambda inputs: attend(inputs)[0]).findings[0]
     assert (first.kind, first.message) == (
         "unwritten output",
-        "64 of 64 elements of the given out were never written",
+        "64 of 64 elements of the given out were never written, first out[sequence 0, token 0, head 0, dim 0]",
     )
 
 
-def test_an_allocated_output_that_nobody_writes_is_not_finite() -> None:
-    finding = only(judged(RAGGED, lambda inputs: torch.empty_like(inputs.q.contiguous())), "not finite")
-    assert "64 of 64 elements differ" in finding.message
+def test_an_allocated_output_that_nobody_writes_is_unwritten_and_not_finite() -> None:
+    findings = judged(RAGGED, lambda inputs: torch.empty_like(inputs.q.contiguous())).findings
+    unwritten, value = (finding for finding in findings if finding.kind in ("unwritten output", "not finite"))
+    assert unwritten.message == (
+        "64 of 64 elements of out were never written, first out[sequence 0, token 0, head 0, dim 0]"
+    )
+    assert "64 of 64 elements differ" in value.message
+
+
+def test_of_an_allocated_output_the_rows_that_torch_leaves_are_not_finite_since_it_may_have_written_all() -> None:
+    def leaves(inputs: Any) -> Any:
+        out = torch.empty_like(inputs.q.contiguous())
+        out[:, 0] = attend(inputs)[0][:, 0]
+        return out
+
+    assert only(judged(RAGGED, leaves), "not finite").where == (0, 0, 1, 0)
+
+
+def test_an_allocated_output_that_torch_fills_is_written() -> None:
+    assert judged(RAGGED, lambda inputs: torch.empty_like(inputs.q.contiguous()).copy_(right(inputs))).findings == ()
 
 
 # --- values ------------------------------------------------------------------------------------------------------

@@ -47,6 +47,17 @@ def test_rows_that_were_not_loaded_are_told_as_one_run() -> None:
     )
 
 
+def test_v_in_a_row_of_k_is_named() -> None:
+    def run(inputs: Any) -> torch.Tensor:
+        out = tiles(inputs)
+        out[0, 3] = inputs.v_cache[inputs.block_tables[0, 0], 5]
+        return out
+
+    block = materialise(TILES).geometry.tables[0][0]
+    (told,) = explained(TILES, run)
+    assert told.endswith(f"holds V of block {block} offset 5 (token 5 of sequence 0)")
+
+
 def test_a_row_of_another_token_head_or_sequence_is_named() -> None:
     def run(inputs: Any) -> torch.Tensor:
         out = tiles(inputs)
@@ -95,3 +106,30 @@ def test_a_skipped_token_that_is_written_is_named(name: str) -> None:
     case = Case(op="cache_write", seqs=(Seq(query_len=3, kv_len=18),), slots=Slots(tail_padding=1))
     told = explained(case, lambda inputs: write(inputs, skipped=1))
     assert f"it is {name} of a token to be skipped, whose slot is -1: such a token is written all the same" in told
+
+
+def test_a_row_that_is_read_wrongly_is_told_by_the_token_that_should_be_there() -> None:
+    def doubled(inputs: Any) -> None:
+        write(inputs)
+        block, offset = divmod(int(inputs.slot_mapping[0]), inputs.k_cache.shape[1])
+        inputs.k_cache[block, offset] = inputs.k_new[0] + 1
+
+    assert explained(WRITES, doubled) == (
+        "it should be K of the token for block 0 offset 15: the row or the strides that it is read with are wrong",
+    )
+
+
+def test_what_is_cleared_beside_the_new_tokens_is_told_by_who_lay_there() -> None:
+    def clears(inputs: Any) -> None:
+        inputs.k_cache[0] = 0.0
+        write(inputs)
+
+    told = "no new token belongs there (token 0 of sequence 0 lay there), and what was written is none's"
+    assert explained(WRITES, clears) == (told,)
+    fresh = Case(op="cache_write")
+    assert "(nobody's slot)" in explained(fresh, clears)[0]
+    shared = Case(
+        op="step", seqs=(Seq(kv_len=18), Seq(kv_len=18, tag=1, shares_prefix_with=0, shared_blocks=1))
+    )  # a block of two sequences
+    words = next(w for f in judged(shared, clears).findings for w in f.explains if f.kind == "wrong cache")
+    assert "(token 0 of sequence 0 and token 0 of sequence 1 lay there)" in words

@@ -311,10 +311,13 @@ def test_the_wrapper_refuses_and_names_the_value(changes: dict[str, Any], messag
         attend(**changes)
 
 
-def values(kv_lens: list[int], block_tables: list[list[int]]) -> SimpleNamespace:
+def values(kv_lens: list[int], block_tables: list[list[int]], left: int = -1) -> SimpleNamespace:
     """All that `validate` reads: five blocks of four slots."""
     return SimpleNamespace(
-        k_cache=torch.zeros(5, 4, 1, 16), kv_lens=torch.tensor(kv_lens), block_tables=torch.tensor(block_tables)
+        k_cache=torch.zeros(5, 4, 1, 16),
+        kv_lens=torch.tensor(kv_lens),
+        block_tables=torch.tensor(block_tables),
+        window=(left, -1),
     )
 
 
@@ -334,6 +337,16 @@ def test_validate_refuses_what_points_outside(kv_lens: Any, block_tables: Any, m
 
 def test_validate_does_not_judge_entries_that_nobody_reads() -> None:
     ours.decode.validate(values([4, 0], [[4, 99], [-1, -1]]))
+    ours.decode.validate(values([9, 7], [[-1, 99, 0], [-1, 1, -1]], left=0))
+
+
+@pytest.mark.parametrize(("left", "refused"), [(0, False), (3, False), (4, True), (-1, True)])
+def test_validate_judges_a_block_as_soon_as_the_window_reaches_into_it(left: int, refused: bool) -> None:
+    if refused:
+        with pytest.raises(ValueError, match=r"block_tables\[0, 0\] is -1"):
+            ours.decode.validate(values([8], [[-1, 0]], left=left))
+    else:
+        ours.decode.validate(values([8], [[-1, 0]], left=left))
 
 
 # --- the examples ------------------------------------------------------------------------------------------------
@@ -363,3 +376,10 @@ def test_the_wrong_twin_differs_in_one_line_of_code_and_is_wrong() -> None:
     assert len(code) == 1
     with pytest.raises(AssertionError):
         call(Case(), example("my_decode_wrong"))
+
+
+@pytest.mark.parametrize(("changes", "given"), [({}, None), ({"head_dim": 40}, None), ({"scale": 0.25}, 0.25)])
+def test_a_scale_that_is_the_default_is_left_to_the_wrapper(changes: dict[str, Any], given: float | None) -> None:
+    """Else a wrong default would never be seen: 0.25 is one for head_dim 16, and not for 40."""
+    inputs = materialise(replace(Case(head_dim=40) if "scale" in changes else Case(), **changes)).inputs
+    assert ours._features(inputs)["scale"] == given

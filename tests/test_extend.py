@@ -436,7 +436,7 @@ def test_the_wrapper_refuses_and_names_the_value(changes: dict[str, Any], messag
 
 def values(**changes: Any) -> SimpleNamespace:
     """All that `validate` reads."""
-    return SimpleNamespace(**({"max_query_len": 4, "k_new": None} | plain(**changes)))
+    return SimpleNamespace(**({"max_query_len": 4, "k_new": None, "window": (-1, -1)} | plain(**changes)))
 
 
 NEW = torch.zeros(7, 2, 16)
@@ -463,5 +463,6 @@ def test_validate_refuses_what_contradicts_itself(changes: dict[str, Any], messa
 
 def test_validate_does_not_judge_entries_that_nobody_reads() -> None:
     extend.validate(values())
+    extend.validate(values(window=(1, -1), block_tables=torch.tensor([[4, -1, -1], [-1, 1, 5]])))
     extend.validate(values(k_new=NEW, kv_lens=torch.tensor([7, 9])))
     extend.validate(values(k_new=NEW, kv_lens=torch.tensor([0, 9])))  # a padding row has a query and no key

@@ -9,7 +9,7 @@ from harness import folders
 from harness.folders import PACKAGE, folder, load, load_file
 
 
-@pytest.mark.parametrize("name", ["kernels", "references", "corpus"])
+@pytest.mark.parametrize("name", ["kernels", "references", "corpus", "mutants"])
 def test_in_a_checkout_the_folders_lie_beside_the_package(name: str) -> None:
     assert folder(name) == PACKAGE.parent / name
     assert folder(name).is_dir()

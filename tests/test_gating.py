@@ -27,12 +27,10 @@ class Scripted:
     def __init__(self, fails, control=lambda _: ()):
         self.fails, self.control = fails, control
         self.process = 0
-        self.worker = SimpleNamespace(renew=self._renew, restarts=0, failing_probes=list)
+        self.worker = SimpleNamespace(restarts=0, failing_probes=list)
 
-    def _renew(self):
-        self.process += 1
-
-    def run(self, case, subject, limit_seconds, **options):
+    def run(self, case, subject, limit_seconds, fresh=False, **options):
+        self.process += fresh
         found = self.control(case) if subject != "mine.py:f" else self.fails(case, self.process)
         plain = {"case": case, "subject": subject, "executor": "gridsim", "bits": "x", "errors": (0.2, 0.5, 0.6)}
         return found if isinstance(found, Result) else Result(**plain, findings=tuple(found))

@@ -48,6 +48,13 @@ def test_every_far_block_is_beyond_32_bits():
     assert (min(table.min() for table in geometry.tables) - 1) * stride < 2**31
 
 
+def test_every_farther_block_is_beyond_32_bits_without_a_sign():
+    stride = 1000
+    geometry = lay_out(replace(CASE, placement="farther"), stride)
+    assert min(table.min() for table in geometry.tables) * stride >= 2**32
+    assert geometry.num_blocks > max(table.max() for table in geometry.tables)
+
+
 def test_a_shared_block_is_the_owners():
     case = Case(seqs=(Seq(kv_len=40), Seq(kv_len=33, tag=1, shares_prefix_with=0, shared_blocks=2)))
     first, second = lay_out(case, 1024).tables

@@ -1,10 +1,11 @@
 """Claims that only a GPU can prove: `pytest -m gpu`."""
 
 import pytest
-from planted import PLANTED, plant
+from hunting import MUTANTS
 
 from harness.campaign import Campaign, Plan
 from harness.case import Case, Hints, Seq, replace
+from harness.mutants import plant
 from harness.pool import Worker
 from harness.results import Result
 
@@ -83,9 +84,9 @@ def test_a_minute_of_drawing_finds_nothing_in_our_kernel(worker):
 
 @pytest.mark.parametrize("name", ["last-token-dropped", "stale-v-times-zero", "scale-off-by-one-per-cent"])
 def test_a_planted_fault_is_found_on_the_gpu(worker, name, tmp_path):
-    planted = next(planted for planted in PLANTED if planted.name == name)
-    summary = hunt(worker, plant(planted, tmp_path), 120, stop_at_first=True)
-    assert [found.finding.family for found in summary.findings] == [planted.expects]
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    summary = hunt(worker, plant(mutant, tmp_path), 120, stop_at_first=True)
+    assert [mutant.means(found.finding) for found in summary.findings] == [True]
     assert summary.findings[0].again == "3 of 3"
 
 

@@ -1,6 +1,7 @@
 """A hunt draws until something new fails, shrinks it, and says how surely it fails and what it needs."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from harness import hunt
 from harness.campaign import SHRINKING_LIMIT, Campaign, Plan
 from harness.case import Case
 from harness.hunt import ROUND, Hunt, Stop
-from harness.profiles import Profile
+from harness.profiles import Profile, profile
 from harness.results import Finding, Result
 from harness.subjects import declare
 
@@ -45,6 +46,14 @@ def test_without_a_fault_a_round_ends_and_finds_nothing() -> None:
     assert list(hunting.found()) == []
 
 
+def test_the_cases_of_a_round_are_drawn_afresh_and_do_not_copy_each_other() -> None:
+    hunting = hunted(lambda case: False)
+    hunting.search(msgspec.structs.replace(profile(declare(softcap=True, window=True), 1), near=()), 1)
+    drawn = [case for case in hunting.memo if case != Case()]
+    assert len({case.data_seed for case in drawn}) > 0.8 * len(drawn)
+    assert max(Counter(case.values for case in drawn).values()) < 0.3 * len(drawn)
+
+
 def test_no_case_is_judged_twice() -> None:
     hunting = hunted(lambda case: False)
     assert [hunting.examine(Case()), hunting.examine(Case())] == ["", ""]
@@ -60,6 +69,32 @@ def test_a_fault_is_shrunk_to_the_smallest_case_with_what_it_needs_and_run_again
     assert (found.again, found.finding, found.executor) == ("3 of 3", WRONG, "gridsim")
     assert found.met > 1
     assert found.executions == len(hunting.memo)
+
+
+def test_a_campaign_that_does_not_shrink_ends_with_the_first_failure_as_it_was_met() -> None:
+    runner = Runner(lambda case: case.group > 1)
+    plan = Plan({"mine": declare()}, "gridsim", 60.0, stop_at_first=True, shrinks=False)
+    summary = Campaign(plan, runner).run()
+    (found,) = summary.findings
+    assert [case for case, _ in runner.shown if case.group > 1] == [found.case]
+    assert (found.again, found.after_cases, summary.cases) == ("", len(runner.shown), len(runner.shown))
+    assert "GQA" in found.needs
+
+
+def test_a_finding_says_after_how_many_cases_it_was_first_met() -> None:
+    hunting = hunted(lambda case: case.group > 1)
+    for case in (Case(), Case(seqs=lens(9)), Case(seqs=lens(9), num_q_heads=4), Case(num_q_heads=2)):
+        hunting.examine(case)
+    (found,) = hunting.found()
+    assert (found.case, found.after_cases) == (Case(num_q_heads=2), 3)
+    assert 0 <= found.after_seconds <= hunting.campaign.elapsed
+
+
+def test_shrinking_may_take_a_grace_that_drawing_may_not() -> None:
+    campaign = hunted(lambda case: False, seconds=1e-6, grace=60.0).campaign
+    assert (campaign.over, campaign.out_of_time) == (True, False)
+    campaign = hunted(lambda case: False, seconds=1e-6).campaign
+    assert (campaign.over, campaign.out_of_time) == (True, True)
 
 
 def test_a_case_that_is_wrong_by_itself_is_told_before_a_smaller_one_that_needs_a_second_run() -> None:
@@ -110,7 +145,8 @@ def test_confirming_asks_for_a_thorough_run() -> None:
     hunting = hunted(lambda case: True)
     hunting.examine(Case())
     list(hunting.found())
-    assert hunting.campaign.runner.shown[-1][1] == {"thorough": True}
+    options = [options for _, options in hunting.campaign.runner.shown[1:4]]
+    assert options == [{"thorough": True}, {"thorough": True}, {"thorough": True, "fresh": True}]
 
 
 class Explaining(Runner):

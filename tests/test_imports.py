@@ -13,11 +13,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "against", "attribution", "campaign", "commands", "comparing", "confirming", "control", "corpus", "doctor",
-    "fixed", "fuzz", "gate", "gate_report", "gating", "git", "journal", "junit", "keeping", "known", "machine",
-    "markdown", "narrowing", "platforms", "pool", "replay", "report", "running", "sarif", "screen", "settings",
-    "shifts", "shrink", "sides", "strategies", "subjects", "suite", "summary", "tables", "touched", "traits",
-    "outcome", "__main__",
+    "against", "attribution", "campaign", "commands", "comparing", "confirming", "control", "corpus", "crew", "doctor",
+    "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz", "gate", "gate_report", "gating", "git", "hunt",
+    "journal", "junit", "keeping", "known", "machine", "markdown", "mutants", "mutate", "narrowing", "operators",
+    "outcome", "platforms", "pool", "replay", "report", "running", "sarif", "screen", "selection", "settings",
+    "shifts", "shrink", "sides", "source", "strategies", "subjects", "suite", "summary", "tables", "touched", "traits",
+    "verdicts", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
@@ -139,7 +140,9 @@ def test_a_command_holds_no_logic_of_torch_even_inside_its_functions() -> None:
         assert not {used.partition(".")[0] for used in imports(f"harness.{name}", everywhere=True)} & TORCH, name
 
 
-@pytest.mark.parametrize("name", ["fuzz", "replay", "gate", "keeping", "doctor", "campaign", "suite"])
+@pytest.mark.parametrize(
+    "name", ["fuzz", "replay", "gate", "keeping", "doctor", "exam", "examiner", "campaign", "suite"]
+)
 def test_in_a_fresh_process_torch_stays_out(name: str) -> None:
     code = f"import harness.{name}, sys; sys.exit(', '.join({{'torch', 'triton'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from harness.bounds import exceeds
 from harness.case import Case, Seq, Slots, States, replace
 from harness.folders import load
 from harness.inputs import gathered, materialise
-from harness.judge import disagreement, features, judge
+from harness.judge import blindness, contradiction, disagreement, features, judge
 from harness.pipeline import run_case
 from harness.platforms import platform
 from harness.profiles import Profile
@@ -35,8 +35,10 @@ NEAR = Profile(placements=("in_order", "reversed", "shuffled", "interleaved"), m
 
 @DRAWN
 @given(cases(NEAR))
-def test_the_witness_agrees_on_drawn_cases(case: Case) -> None:
-    assert disagreement(materialise(case)) is None
+def test_the_witnesses_agree_on_drawn_cases(case: Case) -> None:
+    materials = materialise(case)
+    assert disagreement(materials) is None
+    assert (contradiction(materials), blindness(materials)) == ("", "")
 
 
 DENSE = Profile(
@@ -49,6 +51,7 @@ DENSE = Profile(
 @given(cases(DENSE))
 def test_the_witness_agrees_on_dense_new_tokens_and_padding_rows(case: Case) -> None:
     assert disagreement(materialise(case)) is None
+    assert contradiction(materialise(case)) == ""
 
 
 @DRAWN

@@ -69,7 +69,7 @@ def test_our_kernels_keep_every_law_on_drawn_cases(name: str, monkeypatch: pytes
 
     def look(first: object) -> list[Finding]:
         """A few of all looks for each case, in turn."""
-        turn = sum(asked.values()) % 7
+        turn = asked["cases"] % 7
         answers = {each.name: each.ask(first) for each in LOOKS[turn::7]}  # type: ignore[arg-type]
         asked.update(each for each, found in answers.items() if found is not None)
         asked.update(["cases"])
@@ -93,14 +93,14 @@ def test_our_kernels_keep_every_law_on_drawn_cases(name: str, monkeypatch: pytes
 
 
 def test_one_case_in_so_many_is_looked_at_and_a_plain_one_is_not() -> None:
-    for questions, every in looks.DRAWN:
-        asked = [seed for seed in range(64) if questions in looks.due(Case(data_seed=seed))]
+    for questions, every, many in looks.DRAWN:
+        asked = [seed for seed in range(64) if (questions, many) in looks.due(Case(data_seed=seed))]
         assert len(asked) == 64 // every
     assert looks.due(Case()) == []
 
 
 def test_every_look_has_its_turn() -> None:
-    for questions, _ in looks.DRAWN:
+    for questions, _, _ in looks.DRAWN:
         first = {looks.in_turn(Case(data_seed=seed), questions)[0].name for seed in range(4000)}
         assert first == {asked.name for asked in questions}
 
@@ -122,7 +122,7 @@ def test_a_look_says_all_that_a_table_of_them_needs(asked: Look) -> None:
 
 def test_a_fault_that_only_a_look_shows_is_found_by_a_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     law = next(asked for asked in LOOKS if asked.name == "negated V")
-    monkeypatch.setattr(looks, "DRAWN", (((law,), 4),))
+    monkeypatch.setattr(looks, "DRAWN", (((law,), 4, 1),))
     case = replace(DECODE, data_seed=3)
     (finding,) = run_case(case, faulty(CONTROLS["negated V"]), "gridsim").findings
     assert (finding.kind, finding.family) == ("determinism", "determinism")
@@ -247,3 +247,26 @@ class Silent:
     """A runner that is not asked."""
 
     restarts = 0
+
+
+def test_of_several_questions_those_that_apply_are_asked_until_one_finds_something() -> None:
+    asked: list[str] = []
+
+    class Question:
+        weight = 1
+
+        def __init__(self, name: str, answer: list[Finding] | None) -> None:
+            self.name, self.answer = name, answer
+
+        def ask(self, first: Any) -> list[Finding] | None:
+            asked.append(self.name)
+            return self.answer
+
+    first = type("First", (), {"case": Case(data_seed=7)})()
+    wrong = [Finding(kind="contract", message="it was taken")]
+    quiet = [Question(f"quiet {i}", []) for i in range(4)] + [Question(f"none {i}", None) for i in range(4)]
+    assert looks.ask(first, quiet, 3) == []
+    assert sum(name.startswith("quiet") for name in asked) == 3
+    asked.clear()
+    assert looks.ask(first, [Question(f"wrong {i}", wrong) for i in range(4)], 3) == wrong
+    assert len(asked) == 1

@@ -1,46 +1,40 @@
-"""The planted faults themselves are sound: each text is there once, compiles, and declares what ours declares."""
+"""Every planted fault is found by drawing, shrunk to a case that is minimal in the obvious sense, and named."""
 
-import ast
 from pathlib import Path
 
 import pytest
-from planted import PLANTED, Planted, mutated, plant
-from planted_operations import PLANTED_OPERATIONS
+from hunting import MUTANTS, SECONDS, hunted, marked
+from smallest import SEQUENCES, SMALLEST
 
-from harness import ours
-from harness.case import Case, replace
-from harness.folders import folder
-from harness.subjects import load
+from harness.case import Case
+from harness.mutants import Mutant
+from harness.verdicts import told
 
-ALL = (*PLANTED, *PLANTED_OPERATIONS)
-every_fault = pytest.mark.parametrize("planted", ALL, ids=lambda planted: planted.name)
-
-
-@every_fault
-def test_every_old_text_occurs_exactly_once(planted: Planted) -> None:
-    assert (folder("kernels") / planted.file).read_text().count(planted.old) == 1
+MOST_TRAITS, MOST_SEQUENCES = 3, 2
+#: What the first faults need: a few tiles of the textbook kernel, elsewhere no more than a second block of 16.
+TOKENS_OF_DECODE, TOKENS = 64, 17
 
 
-@every_fault
-def test_every_mutated_file_compiles_and_differs(planted: Planted) -> None:
-    tree = ast.parse(mutated(planted))
-    assert ast.dump(tree) != ast.dump(ast.parse((folder("kernels") / planted.file).read_text()))
+@pytest.mark.parametrize("mutant", marked([mutant for mutant in MUTANTS if not mutant.unfound]))
+def test_it_is_found_shrunk_and_named_within_two_minutes(mutant: Mutant, tmp_path: Path) -> None:
+    summary, seconds = hunted(mutant, tmp_path)
+    assert seconds < SECONDS + 10
+    assert summary.findings, f"nothing found in {summary.cases} cases"
+    found = summary.findings[0]
+    assert mutant.means(found.finding), found.finding
+    assert found.again == "3 of 3"
+    said = told((found.finding, *found.others))
+    assert all(words in said for words in mutant.says), said
+    assert len(found.needs) <= MOST_TRAITS, found.needs
+    assert len(found.case.seqs) <= MOST_SEQUENCES, found.case
+    if mutant.name in SMALLEST:
+        hold_minimal(found.case, mutant)
 
 
-@every_fault
-def test_a_planted_subject_declares_what_ours_declares(planted: Planted, tmp_path: Path) -> None:
-    subject = load(plant(planted, tmp_path))
-    original = getattr(ours, planted.subject)
-    declared = original.__kvetch__
-    assert subject.declaration == (replace(declared, dtypes=planted.dtypes) if planted.dtypes else declared)
-    assert (subject.validate is None) == (getattr(original, "validate", None) is None)
-
-
-@every_fault
-def test_the_minimal_case_is_a_case_that_the_subject_takes(planted: Planted, tmp_path: Path) -> None:
-    op = getattr(ours, planted.subject).__kvetch__.op
-    assert load(plant(planted, tmp_path)).declines(Case(**{"op": op} | planted.minimal)) is None
-
-
-def test_names_are_told_apart() -> None:
-    assert len({planted.name for planted in ALL}) == len(ALL)
+def hold_minimal(case: Case, mutant: Mutant) -> None:
+    for name, value in SMALLEST[mutant.name].items():
+        assert getattr(case, name) == value, f"{name} in {case}"
+    assert len(case.seqs) == SEQUENCES.get(mutant.name, 1), case
+    most = TOKENS_OF_DECODE if mutant.subject == "ours.decode" else TOKENS
+    assert max(seq.kv_len for seq in case.seqs) <= most, case
+    assert case.slots.holes + case.slots.tail_padding <= 1, case

@@ -195,6 +195,34 @@ def test_a_declared_field_wins_over_what_is_read() -> None:
     assert read((), {"p_dtype": "float32"}, "float16", 16).arithmetic.p_dtype == "float32"
 
 
+def test_a_promise_that_the_kernel_breaks_is_told_with_its_line() -> None:
+    with gridsim.active() as trace:
+        products[(1,)](*tensors(torch.float16), N, D, False)
+    (told,) = reading(trace, declared={"qk_accumulator": "float32", "pv_accumulator": "float32"}).broken
+    assert told.startswith("the sums of q*k: declared float32, but float16 at test_reading.py:")
+    with gridsim.active() as trace:
+        dots[(1,)](*tensors(torch.float32), 0.25, N, D, "", True, False, False, None)
+    (told,) = reading(trace, "float32", {"dot": "ieee", "p_dtype": "float32"}).broken
+    assert told.startswith("products of float32: declared ieee, but tf32 at test_reading.py:")
+
+
+def test_what_is_handed_on_in_16_bits_breaks_the_promise_of_float32() -> None:
+    out, q, k, v = tensors(torch.bfloat16)
+    with gridsim.active() as trace:
+        scores_only[(1,)](torch.empty(N, dtype=torch.bfloat16), q, k, N, D)
+        products[(1,)](out, q, k, v, N, D, False)
+    (told,) = reading(trace, "bfloat16", {"partial_dtype": "float32"}).broken
+    assert told.startswith("what one kernel hands to the next: declared float32, but bfloat16 at test_reading.py:")
+
+
+def test_a_promise_that_is_kept_or_not_made_is_not_mentioned() -> None:
+    with gridsim.active() as trace:
+        products[(1,)](*tensors(torch.float16), N, D, False)
+    kept = {"pv_accumulator": "float32", "p_dtype": "float32", "partial_dtype": "float32", "qk_accumulator": "float16"}
+    assert reading(trace, declared=kept).broken == ()
+    assert reading(trace).broken == ()
+
+
 @pytest.mark.parametrize(
     ("declared", "message"),
     [

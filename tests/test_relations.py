@@ -49,12 +49,12 @@ def spare_block(inputs: Any) -> torch.Tensor:
 LOOKS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "re-poisoned K": (
         lambda inputs: bool(dead_slot(inputs, "k_cache").isnan().any()),
-        "K of slots behind the last token was changed",
+        "K of slots that hold no token was changed",
         "the mask of the K load",
     ),
     "re-poisoned V": (
         lambda inputs: bool(dead_slot(inputs, "v_cache").isnan().any()),
-        "V of slots behind the last token was changed",
+        "V of slots that hold no token was changed",
         "the mask of the V load",
     ),
     "re-poisoned spare blocks": (
@@ -64,7 +64,7 @@ LOOKS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     ),
     "re-poisoned table padding": (
         lambda inputs: int(inputs.block_tables[1, -1]) < 0,
-        "table entries behind the last used one were changed",
+        "table entries that are not in use were changed",
         "the bound of the loop over blocks",
     ),
 }
@@ -190,7 +190,7 @@ def test_a_sign_of_zero_that_moves_is_a_moved_bit() -> None:
         return give(inputs, out, lse)
 
     (finding,) = found(run, replace(RAGGED, seqs=lens(0, LAST_OF_SECOND)))
-    assert finding.message == "32 of 64 elements of the output moved when K of slots behind the last token was changed"
+    assert finding.message == "32 of 64 elements of the output moved when K of slots that hold no token was changed"
 
 
 def test_an_lse_that_moves_is_seen_where_the_output_stays() -> None:

@@ -30,7 +30,7 @@ def verdicts(commands, corpus, *arguments):
     result = commands("replay", *arguments, "--corpus", corpus, "--json")
     said = json.loads(result.stdout)
     assert said["exit_code"] == result.exit_code
-    return [row["verdict"] for row in said["outcome"]], result.exit_code, said
+    return [row["verdict"] for row in said["verdicts"]], result.exit_code, said
 
 
 def test_a_case_that_still_fails_is_failed_and_one_that_failed_before_is_fixed(commands, tmp_path, saved):
@@ -44,7 +44,7 @@ def test_a_case_that_still_fails_is_failed_and_one_that_failed_before_is_fixed(c
 def test_a_case_that_fails_is_explained(commands, tmp_path, saved):
     path = saved("wrong")
     arguments = (path, "--subject", commands.subject("wrong"), "--corpus", tmp_path)
-    (row,) = verdicts(commands, tmp_path, *arguments[:3])[2]["outcome"]
+    (row,) = verdicts(commands, tmp_path, *arguments[:3])[2]["verdicts"]
     assert row["explains"]
     lines = commands("replay", *arguments).stdout.splitlines()
     assert lines[1] == f"         explained: {row['explains'][0]}"
@@ -58,7 +58,7 @@ def test_a_case_that_did_not_fail_for_this_subject_before_is_passed(commands, tm
 def test_a_case_that_fails_now_and_then_is_flaky(commands, tmp_path, saved):
     names, code, said = verdicts(commands, tmp_path, saved("flaky"))
     assert (names, code) == (["FLAKY"], 1)
-    assert "of 3 times: " in said["outcome"][0]["detail"]
+    assert "of 3 times: " in said["verdicts"][0]["detail"]
 
 
 def test_a_tolerated_finding_is_known_and_one_that_passes_again_or_has_expired_is_told(commands, tmp_path, saved):
@@ -69,7 +69,7 @@ def test_a_tolerated_finding_is_known_and_one_that_passes_again_or_has_expired_i
     (commands.folder / "mended").touch()
     names, _, said = verdicts(commands, tmp_path, path)
     assert names == ["FIXED"]
-    assert "known.toml still tolerates it (being mended): take the entry out" in said["outcome"][0]["detail"]
+    assert "known.toml still tolerates it (being mended): take the entry out" in said["verdicts"][0]["detail"]
     (commands.folder / "mended").unlink()
     known.write_text(TOLERATED.format(commands.subject("mended"), "2020-12-31"))
     names, code, said = verdicts(commands, tmp_path, path)
@@ -80,7 +80,7 @@ def test_a_tolerated_finding_is_known_and_one_that_passes_again_or_has_expired_i
 def test_a_case_outside_the_declaration_is_declined_and_nothing_ran_is_5(commands, tmp_path, saved):
     names, code, said = verdicts(commands, tmp_path, saved("right", Case(head_dim=40)))
     assert (names, code) == (["DECLINED"], 5)
-    assert said["outcome"][0]["detail"] == "declares head_dims=(16,)"
+    assert said["verdicts"][0]["detail"] == "declares head_dims=(16,)"
 
 
 def test_a_fault_of_the_harness_is_an_error_and_3(commands, tmp_path, saved):
@@ -90,7 +90,7 @@ def test_a_fault_of_the_harness_is_an_error_and_3(commands, tmp_path, saved):
     names, code, said = verdicts(commands, tmp_path, *arguments)
     commands.renew()
     assert (names, code) == (["ERROR"], 3)
-    assert said["outcome"][0]["detail"] == "sdpa has 1, float64 has 2"
+    assert said["verdicts"][0]["detail"] == "sdpa has 1, float64 has 2"
 
 
 @pytest.mark.parametrize(("name", "told"), [("dies", "crash: "), ("hangs", "hang: No answer for ")])
@@ -98,7 +98,7 @@ def test_a_case_that_takes_the_worker_down_is_failed(commands, tmp_path, saved, 
     monkeypatch.setattr(REPLAY, "SECONDS", 2.0)
     names, code, said = verdicts(commands, tmp_path, saved(name))
     assert (names, code) == (["FAILED"], 1)
-    assert said["outcome"][0]["detail"].startswith(told)
+    assert said["verdicts"][0]["detail"].startswith(told)
 
 
 def test_the_whole_corpus_runs_on_our_own_kernels_one_line_each(commands, tmp_path, saved):
@@ -126,7 +126,7 @@ def test_a_subject_of_another_operation_that_was_asked_for_declines(commands, tm
     Corpus(tmp_path).add(Entry(why="by hand", case=WRITTEN))
     names, code, said = verdicts(commands, tmp_path, "--subject", "ours.decode")
     assert (names, code) == (["DECLINED"], 5)
-    assert said["outcome"][0]["detail"] == "it is a subject for decode, the case is for cache_write"
+    assert said["verdicts"][0]["detail"] == "it is a subject for decode, the case is for cache_write"
 
 
 def test_an_empty_corpus_is_never_green(commands, tmp_path):

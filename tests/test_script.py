@@ -145,6 +145,9 @@ def test_a_script_of_a_write_or_of_another_operation_is_refused_in_one_line(comm
     line = one_line(commands("show", path, "--script"))
     told = "a script judges an output, but cache_write has none: use python -m harness.replay"
     assert line == f"kvetch: {told}\n"
+    path = Corpus(tmp_path).add(Entry(why="by hand", case=Case(before=Case()), subject="ours.decode"))
+    told = "a script makes one call, but this case has one before it: use python -m harness.replay"
+    assert one_line(commands("show", path, "--script")) == f"kvetch: {told}\n"
     path = Corpus(tmp_path).add(Entry(why="by hand", case=extend, subject="ours.decode"))
     line = one_line(commands("show", path, "--script"))
     assert line == "kvetch: subject is 'ours.decode', but the case is for extend: give --subject\n"

@@ -8,7 +8,7 @@ from attending import lens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case, Seq, Slots, replace
+from harness.case import FAR, Case, Seq, Slots, replace
 from harness.profiles import Profile
 from harness.shrink import PASSES, shrink, size
 from harness.strategies import cases
@@ -98,10 +98,43 @@ def test_an_empty_row_stays_where_the_fault_needs_it() -> None:
     assert shrink(LARGE, lambda case: any(seq.kv_len == 0 for seq in case.seqs)) == Case(seqs=lens(0))
 
 
+def test_of_more_queries_than_tokens_two_of_one_stay() -> None:
+    case = replace(LARGE, op="extend", seqs=(Seq(query_len=40, kv_len=37), Seq(kv_len=30, tag=3)))
+    least = shrink(case, lambda case: any(0 < seq.kv_len < seq.query_len for seq in case.seqs))
+    assert least == Case(op="extend", seqs=(Seq(query_len=2, kv_len=1),))
+
+
+def test_a_maximum_that_is_larger_than_a_length_needs_no_second_sequence() -> None:
+    case = Case(op="extend", seqs=(Seq(query_len=3, kv_len=9), Seq(query_len=9, kv_len=9, tag=1)))
+
+    def fails(case: Case) -> bool:
+        return case.max_len_slack > 0 or len({seq.query_len for seq in case.seqs}) > 1
+
+    assert shrink(case, fails) == Case(op="extend", max_len_slack=1)
+
+
+def test_a_call_before_it_shrinks_as_well() -> None:
+    case = replace(LARGE, before=replace(LARGE, data_seed=9))
+    least = shrink(case, lambda case: case.before is not None and case.before.num_q_heads > 1)
+    assert least == Case(before=Case(num_q_heads=2))
+
+
 def test_of_skipped_slots_one_stays() -> None:
     case = Case(op="cache_write", seqs=(Seq(query_len=20, kv_len=20),), slots=Slots(holes=2, tail_padding=3))
     least = shrink(case, lambda case: case.slots.holes + case.slots.tail_padding > 0)
     assert (least.slots.holes, least.slots.tail_padding) in ((0, 1), (1, 0))
+
+
+def test_blocks_come_nearer_where_that_is_enough_and_stay_farther_where_it_is_not() -> None:
+    farther = replace(LARGE, placement="farther")
+    assert shrink(farther, lambda case: case.placement in FAR) == Case(placement="far")
+    assert shrink(farther, lambda case: case.placement == "farther") == Case(placement="farther")
+
+
+def test_rows_that_are_needed_become_those_of_one_sequence() -> None:
+    seqs = tuple(Seq(query_len=1, kv_len=9, tag=tag) for tag in range(3))
+    case = Case(op="extend", seqs=seqs)
+    assert shrink(case, lambda case: case.tokens >= 3) == Case(op="extend", seqs=(Seq(query_len=3, kv_len=3),))
 
 
 def test_of_two_layouts_that_differ_one_stays() -> None:

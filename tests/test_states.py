@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from harness.case import Case, InvalidCase, Seq, States, replace
+from harness.case import Case, InvalidCase, QLayout, Seq, States, replace
 from harness.inputs import materialise
 from harness.states import count, partial_states
-from harness.tensors import DEAD, LIVE
+from harness.tensors import DEAD, LIVE, contiguous
 
 CASE = Case(
     op="merge",
@@ -48,6 +48,18 @@ def test_an_empty_state_has_lse_minus_infinity_and_an_output_that_nobody_may_rea
     assert (inputs.state_outs.state[list(empty)] == DEAD).all()
     assert (inputs.state_outs.state[full] == LIVE).all()
     assert (inputs.state_lses.state == LIVE).all()
+
+
+@pytest.mark.parametrize("layout", ["fused_qkv", "transposed_heads"])
+def test_states_may_be_slices_or_have_heads_before_tokens_with_the_same_numbers_in_them(layout: QLayout) -> None:
+    dense, strided = (materialise(replace(CASE, q_layout=name)).inputs for name in ("contiguous", layout))
+    for name in ("state_outs", "state_lses"):
+        before, after = getattr(dense, name), getattr(strided, name)
+        assert np.array_equal(before.view, after.view)
+        assert before.strides == contiguous(before.shape)
+        assert after.strides[1:] != before.strides[1:]
+        assert (after.state == LIVE).all()
+        assert len(np.unique(after.view)) == after.view.size
 
 
 def test_an_empty_state_that_is_not_there_is_a_contradiction() -> None:

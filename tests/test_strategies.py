@@ -57,22 +57,35 @@ def test_everything_that_the_issue_names_is_drawn():
         "block_size": set(profiles.BLOCK_SIZES),
         "head_dim": set(profiles.HEAD_DIMS),
         "dtype": set(profiles.DTYPES),
-        "placement": {"in_order", "reversed", "shuffled", "interleaved", "far"},
+        "placement": {"in_order", "reversed", "shuffled", "interleaved", "far", "farther"},
         "table_pad": set(profiles.TABLE_PADS),
         "values": set(profiles.VALUES),
         "layout": set(profiles.LAYOUTS),
-        "q_layout": {"contiguous", "fused_qkv", "transposed_heads"},
+        "q_layout": set(profiles.Q_LAYOUTS),
         "k_poison": set(profiles.POISONS),
     }.items():
         assert {getattr(case, field) for case in everything} == wanted
     assert {(case.num_q_heads, case.num_kv_heads) for case in everything} == set(profiles.HEADS)
 
 
+def test_edges_of_fp8_are_drawn_where_there_is_fp8_and_nowhere_else():
+    found = drawn(profile(OURS, 1), 400)
+    assert {case.kv_dtype != "same" for case in found if case.values == "edges"} == {True}
+    assert "edges" not in profiles.whole_profile(declare(op="decode")).values
+
+
+def test_where_a_softcap_or_an_lse_has_to_hold_them_half_of_the_scores_are_extreme():
+    found = [case for number in range(4) for case in drawn(profile(OURS, number), 100, number)]
+    held, others = ([c for c in found if bool(c.softcap or c.want_lse) == on] for on in (True, False))
+    assert sum(case.values in profiles.EXTREME for case in held) > len(held) / 4
+    assert sum(case.values in profiles.EXTREME for case in others) < len(others) / 3
+
+
 def test_lengths_lean_towards_edges():
     lengths = Counter(seq.kv_len for case in drawn(profiles.Profile(block_sizes=(16,)), 400) for seq in case.seqs)
     edges = sum(lengths[n] for n in (1, 15, 16, 17, 31, 32, 33, 47, 48, 49))
     assert edges > sum(lengths.values()) / 4
-    assert lengths[0] > 0
+    assert 0.02 < lengths[0] / sum(lengths.values()) < 0.15
 
 
 def test_a_case_stays_within_its_budget():
@@ -104,9 +117,28 @@ def test_compile_time_constants_come_from_a_small_pool():
     assert 5 < len(constants) <= profiles.POOL
 
 
-def test_every_feature_is_in_the_pool_of_some_of_the_first_rounds():
-    pools = [profile(OURS, number).constants for number in range(4)]
-    assert {name for pool in pools for constants in pool for name in constants.features} == set(profiles.FEATURES)
+@pytest.mark.parametrize("number", range(4))
+def test_every_feature_is_in_the_pool_of_every_round(number):
+    pool = profile(OURS, number).constants
+    assert {name for constants in pool for name in constants.features} == set(profiles.FEATURES)
+
+
+def test_a_subject_without_features_has_a_pool_all_the_same():
+    pool = profile(declare(op="gather"), 1).constants
+    assert len(pool) > 5
+    assert {constants.features for constants in pool} == {()}
+
+
+def test_a_window_has_a_right_side_where_nothing_is_causal():
+    pools = [profile(OURS, number).constants for number in range(8)]
+    both = [c for pool in pools for c in pool if {"window", "non_causal"} <= set(c.features)]
+    assert len(both) > 2
+
+
+def test_batches_without_any_new_token_are_drawn_for_extend_alone():
+    idle = [case for case in whole("extend") if not any(seq.query_len for seq in case.seqs)]
+    assert any(len(case.seqs) > 1 for case in idle)
+    assert all(any(seq.query_len for seq in case.seqs) for op in ("step", "cache_write") for case in whole(op))
 
 
 # --- every operation ---------------------------------------------------------------------------------------------
@@ -165,6 +197,15 @@ def test_prefills_chunks_verifications_and_single_tokens_are_all_drawn(op):
     assert any(8 <= seq.query_len < seq.kv_len for seq in seqs)
     assert any(1 < seq.query_len < 8 < seq.kv_len for seq in seqs)
     assert any(1 == seq.query_len < seq.kv_len for seq in seqs)
+
+
+@pytest.mark.parametrize("op", NEW_TOKENS)
+def test_a_sequence_may_have_more_queries_than_tokens_where_empty_rows_are_declared(op):
+    more = [seq for case in whole(op) for seq in case.seqs if seq.query_len > seq.kv_len]
+    assert any(seq.kv_len > 1 for seq in more)
+    assert not any(
+        seq.query_len > seq.kv_len for case in drawn(Profile(op=op, empty_rows=False), 200) for seq in case.seqs
+    )
 
 
 def test_long_chunks_are_common_where_there_is_room_for_them():

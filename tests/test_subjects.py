@@ -105,7 +105,9 @@ def test_a_file_that_does_not_import_is_wrong_use_and_may_be_mended(tmp_path: Pa
 
 
 def test_an_unknown_declaration_is_named_with_the_known_ones() -> None:
-    with pytest.raises(WrongUse, match=r"@subject has no declaration 'windows'; there are: op, window, softcap"):
+    with pytest.raises(
+        WrongUse, match=r"@subject has no declaration 'windows'; there are: op, window, slid_out, softcap"
+    ):
         declare(windows=True)
 
 

@@ -49,7 +49,9 @@ WITH: dict[str, dict[str, Any]] = {
     "strides of V unlike K's": {"v_layout": "hnd"},
     "strided cache": {"layout": "kv_stacked"},
     "far blocks": {"placement": "far"},
+    "far rows": {"q_layout": "far"},
     "window": {"window": (0, -1)},
+    "tokens that slid out": {"window": (0, -1), "slid_out": True},
     "softcap": {"softcap": 1.0},
     "ALiBi": {"alibi": True},
     "sinks": {"sinks": True},
@@ -64,6 +66,7 @@ WITH: dict[str, dict[str, Any]] = {
     "several splits": {"hints": Hints(num_splits=2)},
     "another config": {"hints": Hints(config=1)},
     "not causal": {"causal": False},
+    "a call before it": {"before": Case()},
 }
 
 #: One full block, so that nothing else is odd about it.
@@ -71,6 +74,7 @@ PLAIN = Case(seqs=lens(16))
 
 #: A subject that takes every feature.
 ALL = EVERYTHING | {
+    "slid_out": True,
     "head_dim_v": True,
     "mla": True,
     "padding_rows": True,
@@ -90,6 +94,15 @@ def test_each_trait_is_seen_and_taken_away_alone(trait: Trait) -> None:
     plain = trait.without(case)
     assert trait.name not in traits(plain)
     assert traits(plain) < traits(case)
+
+
+def test_rows_before_the_first_key_are_empty_ones() -> None:
+    case = Case(op="extend", seqs=(Seq(query_len=20, kv_len=16),))
+    assert "empty row" in traits(case)
+    assert declines(declare(op="extend", empty_rows=False), case) == "declares empty_rows=False"
+    plain = BY_NAME["empty row"].without(case)
+    assert plain.seqs == (Seq(query_len=20, kv_len=20),)
+    assert declines(declare(op="extend", empty_rows=False), plain) is None
 
 
 @pytest.mark.parametrize("op", get_args(Op))
@@ -139,6 +152,7 @@ def test_what_a_subject_cannot_declare_away_is_every_kernels_of_its_operation() 
         "a prefix in the cache",
         "skipped slots",
         "slots out of order",
+        "a call before it",
         "tile inside a block",
         "empty state",
         "several states",

@@ -11,7 +11,7 @@ from harness.inputs import materialise
 
 FAMILIES = (
     "normal", "peaked", "uniform", "gather", "large", "tiny", "ties", "cancelling", "ascending_max", "descending_max",
-    "two_level", "powers_of_two",
+    "two_level", "powers_of_two", "far_above", "far_below", "edges",
 )  # fmt: skip
 TWO = Case(seqs=(Seq(kv_len=40, tag=3), Seq(kv_len=40, tag=1)), num_q_heads=2, num_kv_heads=2)
 
@@ -70,6 +70,30 @@ def test_large_values_keep_the_truth_finite_in_float32():
     q, k, v = (make(case, case.seqs[0]) for make in (values.query, values.keys, values.values))
     assert (np.abs(q[0, 0]) @ np.abs(k[:, 0]).T).max() < 2.0**126
     assert 40 * np.abs(v).max() < 2.0**126
+
+
+@pytest.mark.parametrize(("family", "sign"), [("far_above", 1), ("far_below", -1)])
+def test_every_score_is_far_beyond_any_softcap_and_exp_of_it(family, sign):
+    case = replace(TWO, values=family)
+    q, k = values.query(case, case.seqs[0])[0, 0], values.keys(case, case.seqs[0])[:, 0]
+    assert (sign * (k @ q) * case.softmax_scale).min() > 3000
+
+
+@pytest.mark.parametrize(("kv_dtype", "largest", "normal"), [("e4m3", 448.0, 2.0**-6), ("e5m2", 57344.0, 2.0**-14)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_edges_are_what_fp8_saturates_and_its_subnormals_whatever_the_scale(dtype, kv_dtype, largest, normal):
+    case = replace(TWO, op="cache_write", values="edges", dtype=dtype, kv_dtype=kv_dtype, k_scale=4.0, v_scale=0.125)
+    for make, scale in ((values.keys, 4.0), (values.values, 0.125)):
+        sizes = np.abs(make(case, case.seqs[0])) / scale
+        if largest * scale < 65504:
+            assert (sizes == largest).any()
+            assert (sizes > largest).any()
+        assert ((sizes > 0) & (sizes < normal)).any()
+
+
+def test_edges_of_a_cache_that_is_not_fp8_are_plain_values():
+    plain, edges = TWO, replace(TWO, values="edges")
+    assert np.array_equal(values.values(plain, TWO.seqs[0]), values.values(edges, TWO.seqs[0]))
 
 
 def test_the_maximum_moves_in_every_tile_of_ascending_scores():

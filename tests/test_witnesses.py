@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from attending import RAGGED
 
-from harness import judge, witnesses
+from harness import bounds, judge, witnesses
 from harness.case import Case, Seq, replace
 from harness.inputs import materialise
 from harness.witnesses import hear
@@ -39,8 +40,44 @@ def test_what_sdpa_has_not_it_declines_in_words(changes: dict[str, Any], word: s
 
 def test_a_disagreement_is_a_fault_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "disagreement", lambda materials: "sdpa has 1, but float64 has 2")
-    heard = hear(materialise(RAGGED), "gridsim")[0]
+    heard = next(heard for heard in hear(materialise(RAGGED), "gridsim") if heard.witness == "sdpa")
     assert (heard.says, heard.fault) == ("disagreed", "sdpa has 1, but float64 has 2")
+
+
+EVERYTHING = {"softcap": 2.0, "sinks": True, "alibi": True, "window": (5, -1), "padding_rows": 1}
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING, {"op": "extend", "seqs": CHUNK, "causal": False} | EVERYTHING])
+def test_the_plain_reference_agrees_whatever_the_features_and_the_control_is_seen(changes: dict[str, Any]) -> None:
+    case = replace(RAGGED, **changes)
+    assert (says(case, "float64"), says(case, "control")) == ("agreed", "agreed")
+
+
+def test_a_truth_that_is_wrong_where_sdpa_declines_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = bounds.softcapped
+    monkeypatch.setattr(
+        bounds, "softcapped", lambda scores, errors, cap, where: forgotten(scores, errors, 2 * cap, where)
+    )
+    heard = {heard.witness: heard for heard in hear(materialise(replace(RAGGED, softcap=2.0)), "gridsim")}
+    assert heard["sdpa"].says.startswith("declined")
+    assert heard["float64"].fault.startswith("the plain float64 reference has ")
+    assert " as out[" in heard["float64"].fault
+
+
+@pytest.mark.parametrize(
+    ("sees", "words"),
+    [
+        (lambda out, bound: np.zeros(out.shape, dtype=bool), "the comparison lets NaN pass as out["),
+        (lambda out, bound: np.isnan(out), "the comparison lets infinity pass as out["),
+        (lambda out, bound: ~np.isfinite(out), "the comparison lets 3 times the bound off pass as out["),
+        (lambda out, bound: np.ones(out.shape, dtype=bool), "the comparison does not let the truth itself pass"),
+    ],
+)
+def test_a_comparison_that_cannot_fail_or_only_fails_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, sees: Any, words: str
+) -> None:
+    monkeypatch.setattr(judge, "exceeds", sees)
+    assert judge.blindness(materialise(RAGGED)).startswith(words)
 
 
 def test_without_a_gpu_flash_attention_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,17 @@ def test_the_next_request_after_a_death_is_answered_by_the_spare(worker):
     assert worker.restarts == restarts + 1
 
 
+def test_a_renewed_worker_has_nothing_left_of_the_subjects_before(worker, subject):
+    worker.describe(subject, "decode")
+    used = worker.pid
+    worker.renew()
+    fresh = worker.pid
+    worker.renew()  # it has loaded nothing yet
+    assert used != fresh == worker.pid
+    assert all_gone([used])
+    assert worker.describe(subject, "decode").op == "decode"
+
+
 def test_a_worker_that_died_between_two_requests_is_not_the_next_ones_finding(worker):
     before = worker.pid
     os.kill(before, signal.SIGKILL)

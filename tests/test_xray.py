@@ -1,5 +1,6 @@
 """The x-ray recovers the weights of any kernel, and says in words what is wrong with them; of a right one, nothing."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -145,7 +146,12 @@ FAULTS: dict[str, tuple[Weigh, str]] = {
     "a dropped run": (without(16, 17, 18), "tokens 16-18 (column 1 of the table, block {1}, slots 0-2) have weight 0"),
     "and the normaliser agrees": (without(16), "the other weights are right for the keys that do count"),
     "or does not": (without(16, renormalised=False), "the normaliser sums keys whose V is not added"),
+    "three tokens three times": (times(3.0, 16, 17, 18), "slots 0-2) count 3 times"),
     "a token twice": (times(2.0, 33), "token 33 (column 2 of the table, block {2}, slot 1) counts twice"),
+    "a factor next to 1": (
+        times(1.0005),
+        "off by the common factor 1.0005: the normaliser, or a key that only it counts",
+    ),
     "a common factor": (times(1.01), "off by the common factor 1.01: the normaliser, or a key that only it counts"),
     "a larger scale": (power(1.02), "the weights are those of scores 1.02 times as large: the scale"),
     "base 2": (power(float(np.log(2))), "powers of 2, but should be of e"),
@@ -170,6 +176,60 @@ def test_keys_of_score_0_that_only_the_normaliser_counts_are_numbered() -> None:
 
     (told,) = explained(TWO, run)
     assert "as if 3 more keys of score 0 and without a value were summed" in told
+
+
+@pytest.mark.parametrize("splits", [2, 3, 16])
+def test_a_sink_that_counts_once_per_split_is_told_with_their_number(splits: int) -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        more = (splits - 1) * inputs.sinks.exp()
+        return (out.double() * (lse.exp() / (lse.exp() + more)).double()[..., None]).to(inputs.q.dtype)
+
+    told = explained(replace(TWO, sinks=True), run)
+    assert any(f"the sink counts {splits} times" in words for words in told), told
+
+
+def test_two_tokens_of_which_one_counts_twice_are_not_taken_for_a_scale() -> None:
+    told = explained(Case(seqs=lens(2), block_size=1), weighing(times(2.0, 1)))
+    assert any("token 1 (column 1 of the table, block 1, slot 0) counts twice" in words for words in told), told
+
+
+def test_dims_of_the_output_that_are_mixed_up_are_told_from_wrong_strides() -> None:
+    def swapped(inputs: Any) -> Any:
+        return right(inputs).reshape(*inputs.q.shape[:2], -1, 2).flip(3).flatten(2)
+
+    told = explained(TWO, swapped)
+    assert any(words.endswith("no dim is lost: dims are mixed up, of V or of the output") for words in told), told
+    lost = explained(TWO, lambda inputs: right(inputs)[..., :1].expand(inputs.q.shape).contiguous())
+    assert not any("no dim is lost" in words for words in lost)
+
+
+def test_a_first_tile_of_one_key_that_is_not_rescaled_is_told_as_that() -> None:
+    def stale(weights: torch.Tensor, inputs: Any, i: int) -> torch.Tensor:
+        return torch.cat([weights[:, 1:].max(1, keepdim=True).values, weights[:, 1:]], dim=1)
+
+    case = replace(TWO, seqs=lens(2), values="ascending_max")
+    assert any("what was summed before is not rescaled when" in words for words in explained(case, weighing(stale)))
+    wrong = weighing(lambda weights, inputs, i: torch.softmax(2 * weights.log(), dim=1))
+    assert not any("not rescaled" in words for words in explained(case, wrong))
+
+
+def test_a_number_in_place_of_minus_infinity_is_suspected_where_all_scores_are_far_below() -> None:
+    none = weighing(lambda weights, inputs, i: 0 * weights)
+    below = replace(TWO, values="far_below", scale=1.0)
+    assert any("a finite number in place of -inf for hidden keys" in words for words in explained(below, none))
+    assert not any("in place of -inf" in words for words in explained(TWO, none))
+
+
+def test_an_output_that_is_never_finite_is_told_apart_from_one_whose_score_is_not() -> None:
+    def never(inputs: Any) -> Any:
+        return right(inputs) * float("nan")
+
+    def by_score(inputs: Any) -> Any:
+        return right(inputs) * (float("nan") if inputs.k_cache.nan_to_num().abs().max() > 0 else 1.0)
+
+    assert "-inf is subtracted from -inf" in explained(TWO, never)[0]
+    assert "a score is not, or what is read" in explained(TWO, by_score)[0]
 
 
 def test_the_block_of_another_sequence_is_named_with_its_owner() -> None:
@@ -212,6 +272,70 @@ def test_k_of_another_head_is_named_where_v_is_right() -> None:
     assert any("the weights are those of K 1 KV head further on" in words for words in told), told
 
 
+def restrided(inputs: Any, strides: tuple[int, ...]) -> Any:
+    """The inputs with K seen through other strides; what it then shows lies in the same memory."""
+    k_cache = inputs.k_cache.as_strided(inputs.k_cache.shape, strides, inputs.k_cache.storage_offset())
+    return type(inputs)(**{**vars(inputs), "k_cache": k_cache})
+
+
+STRIDES: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "blocks": ({"layout": "kv_interleaved"}, lambda k: (16 * k[1], *k[1:]), "blocks that lie block_size tokens apart"),
+    "heads": ({"layout": "hnd"}, lambda k: (*k[:2], 16, 1), "heads that lie head_dim apart"),
+    "one token": ({"layout": "hnd", "seqs": lens(1)}, lambda k: (*k[:2], 16, 1), "heads that lie head_dim apart"),
+    "gaps": ({"layout": "padded", "num_kv_heads": 1}, lambda k: (256, 16, 16, 1), "a cache without gaps"),
+}
+
+
+@pytest.mark.parametrize(("changes", "strides", "words"), STRIDES.values(), ids=STRIDES)
+def test_k_that_is_read_with_other_strides_is_named_with_them(
+    changes: dict[str, Any], strides: Any, words: str
+) -> None:
+    case = replace(TWO, **changes)
+    told = explained(case, lambda inputs: right(restrided(inputs, strides(inputs.k_cache.stride()))))
+    assert any(f"the weights are those of K read with the strides of {words}" in sentence for sentence in told), told
+
+
+def test_v_of_the_query_s_head_is_named() -> None:
+    def run(inputs: Any) -> Any:
+        v_cache = inputs.v_cache.as_strided(
+            (*inputs.v_cache.shape[:2], 4, 16), inputs.v_cache.stride(), inputs.v_cache.storage_offset()
+        )
+        k_cache = inputs.k_cache.repeat_interleave(2, dim=2)
+        return right(type(inputs)(**{**vars(inputs), "k_cache": k_cache, "v_cache": v_cache}))
+
+    told = explained(replace(TWO, seqs=lens(16)), run)
+    assert any("V is read where head 1 would lie, that of the query, and not its KV head 0" in w for w in told), told
+
+
+def test_dims_that_are_left_out_of_a_score_are_named() -> None:
+    def run(inputs: Any) -> Any:
+        q = inputs.q.clone()
+        q[..., 64:] = 0
+        return right(type(inputs)(**{**vars(inputs), "q": q}))
+
+    told = explained(replace(TWO, head_dim=72), run)
+    assert any("the weights are those of the first 64 dims of q and K" in words for words in told), told
+
+
+def test_a_row_that_sees_no_key_is_told_so_where_it_has_an_output() -> None:
+    def run(inputs: Any) -> Any:
+        kv_lens = inputs.kv_lens.clamp(min=1)
+        return right(type(inputs)(**{**vars(inputs), "kv_lens": kv_lens}))
+
+    told = explained(replace(TWO, seqs=lens(0, 21), extra_columns=1, table_pad="zero"), run)
+    assert told[0] == "sequence 0, head 0 sees no key: its output should be 0"
+
+
+def test_q_that_is_read_from_another_row_is_named_with_its_token_and_head() -> None:
+    def run(inputs: Any) -> Any:
+        rows = inputs.q.reshape(-1, inputs.q.shape[2]).roll(-3, 0)
+        return right(dataclasses.replace(inputs, q=rows.reshape(inputs.q.shape)))
+
+    told = explained(TWO, run)
+    named = [re.search(r"those of q of token (\d), head (\d) of the batch: the offset of q", words) for words in told]
+    assert any(named), told
+
+
 @pytest.mark.parametrize(
     ("changes", "forgotten", "words"),
     [
@@ -242,6 +366,27 @@ def test_what_is_no_v_is_told_apart_from_weights() -> None:
 def test_a_wrong_lse_beside_right_weights_is_told_so() -> None:
     told = explained(replace(TWO, want_lse=True), lambda inputs: (attend(inputs)[0], attend(inputs)[1] + 1))
     assert told == ("every weight is right: the output is, and only its lse is wrong",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spoil", "words"),
+    [
+        ({}, lambda out, lse: (out * torch.where(lse.isinf(), torch.nan, 1.0)[..., None], lse), "0 is divided by"),
+        ({"want_lse": True}, lambda out, lse: (out, lse.clamp(min=-1e30)), "its lse should be -inf"),
+        (
+            {"want_lse": True, "sinks": True},
+            lambda out, lse: (out, torch.where((out == 0).all(dim=2), lse + 1, lse)),
+            "its lse should be that of the sink alone",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_row_without_keys_is_told(changes: dict[str, Any], spoil: Any, words: str) -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = spoil(*attend(inputs))
+        return (out, lse) if inputs.want_lse else out
+
+    told = explained(replace(TWO, seqs=lens(0, 21), **changes), run)
+    assert any(f"sequence 0 has no key: {words}" in sentence or words in sentence for sentence in told), told
 
 
 def test_a_v_that_is_a_prefix_of_k_is_not_probed() -> None:
@@ -289,3 +434,17 @@ def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
     first = int(probe.quiet(TWO).geometry.tables[0][0])
     result = run_case(TWO, torch_subject(run), "gridsim", thorough=True, explain=True)
     assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", ())]
+
+
+def test_a_block_that_is_left_to_the_sequence_that_shares_it_is_told_with_that_sequence() -> None:
+    seqs = (Seq(kv_len=16, tag=3), Seq(kv_len=20, tag=1, shares_prefix_with=3, shared_blocks=1))
+
+    def change(weights: torch.Tensor, inputs: Any, sequence: int) -> torch.Tensor:
+        kept = weights.clone()
+        kept[:, :16] = 0 if sequence else kept[:, :16]
+        return kept
+
+    told = explained(Case(seqs=seqs), weighing(change))
+    assert any("slots 0-15; sequence 0 has it too) have weight 0" in words for words in told), told
+    alone = explained(Case(seqs=lens(16, 20)), weighing(change))
+    assert not any("has it too" in words for words in alone), alone

@@ -19,7 +19,7 @@ from harness.folders import PACKAGE
 from harness.inputs import Inputs, Materials
 from harness.operations import output_shape
 from harness.subjects import Subject
-from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor
+from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor, copied
 from harness.values import DTYPES
 from harness.writes import CACHES, apply
 
@@ -65,7 +65,12 @@ class Conditions:
 
     order: int | None = None  # a seed by which the programs of every grid are shuffled
     fill: int | None = None  # a byte that fills what torch allocates and does not write
+    lanes: int = 0  # a byte that fills lanes which a masked load without `other` shuts out
     owners: bool = False  # watch whose rows and blocks each program reads: slow, and changes nothing
+
+
+#: So many elements that differ are told.
+TOLD = 64
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Written:
     got: float
     was: float
     count: int
+    some: tuple[tuple[float, float], ...] = ()  # (got, was) of the first, in the head of the first where it has one
 
     @classmethod
     def between(cls, tensor: str, after: Array, before: Array) -> "Written | None":
@@ -85,7 +91,10 @@ class Written:
         if not differs.any():
             return None
         at = tuple(int(i) for i in np.argwhere(differs)[0])
-        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()))
+        alike = np.argwhere(differs if len(at) < 4 else differs[:, :, at[2], :])
+        places = [tuple(place) if len(at) < 4 else (*place[:2], at[2], place[2]) for place in alike[:TOLD].tolist()]
+        some = tuple((float(after[place]), float(before[place])) for place in places)
+        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()), some)
 
 
 @dataclass(frozen=True)
@@ -98,13 +107,14 @@ class Observed:
     complaint: str = ""  # the wrong kind of output, in words
     outside: tuple[Written, ...] = ()  # fences, and gaps between strides
     changed: tuple[Written, ...] = ()  # inputs
-    unwritten: int = 0  # elements of a given `out` that nobody wrote
+    unwritten: Array | None = None  # elements of `out` that nobody wrote, bool in its shape; None: all are written
     accesses: tuple[BadAccess, ...] = ()
     ttir: tuple[str, ...] = ()
     behaviours: frozenset[str] = field(default_factory=frozenset)  # "decode.py:34 mask mixed": what the source did
     possible: frozenset[str] = field(default_factory=frozenset)  # and might have done
     compile_seconds: float = 0.0
     log_is_complete: bool = False  # every read was seen, so "no dead read" proves that none happened
+    undefined: tuple[tuple[str, str], ...] = ()  # (line, tensor) of masked loads without `other` that shut lanes out
 
 
 class Executor(Protocol):
@@ -138,7 +148,7 @@ class Placement:
         if key not in self._flat:
             self._flat[key] = self._copy(tensor.storage)
         flat = self._flat[key]
-        if tensor.storage.sparse and self.device != "cpu":
+        if tensor.storage.sparse:
             self._copy_used(tensor, flat)
         return flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
 
@@ -153,23 +163,20 @@ class Placement:
         return tuple(n for n in names if address and getattr(self.inputs, n).untyped_storage().data_ptr() == address)
 
     def _copy(self, storage: Storage) -> torch.Tensor:
-        if not storage.sparse:
-            return to_torch(storage.data.copy(), storage.dtype).to(self.device)
-        if self.device == "cpu":
-            return to_torch(storage.data, storage.dtype)
+        if self.device == "cpu" or not storage.sparse:
+            return to_torch(copied(storage), storage.dtype).to(self.device)
         return torch.empty(len(storage.data), dtype=_TORCH[storage.dtype], device=self.device)
 
     def _copy_used(self, tensor: Tensor, flat: torch.Tensor) -> None:
-        used = self.materials.geometry.used
         placed = flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
-        for block in used.tolist():
-            placed[block] = to_torch(np.ascontiguousarray(tensor.view[block]), tensor.storage.dtype).to(self.device)
+        for row in self.materials.rows(tensor).tolist():
+            placed[row] = to_torch(np.ascontiguousarray(tensor.view[row]), tensor.storage.dtype).to(self.device)
 
     def _sparse(self) -> list[tuple[str, Tensor]]:
         return [(name, t) for name, t in self.materials.inputs.tensors().items() if t.storage.sparse]
 
     def _used(self, tensor: Tensor) -> Array:
-        return tensor.view[self.materials.geometry.used].copy()
+        return tensor.view[self.materials.rows(tensor)].copy()
 
     @cached_property
     def moved(self) -> dict[int, Array]:
@@ -188,7 +195,7 @@ class Placement:
         if not tensor.storage.sparse:
             as_before = self.materials.stored is None and not self.moved[id(tensor.storage)].size
             return None if as_before else self._compared(name, tensor)
-        used = self.materials.geometry.used
+        used = self.materials.rows(tensor)
         rows = {int(block): i for i, block in enumerate(used)}
         after = self.after(tensor)[torch.from_numpy(used).to(self.device)]
         written = Written.between(name, to_numpy(after), self._expected(name, self._before[name], rows))
@@ -223,12 +230,13 @@ class Placement:
         got, was = float(after[first]), float(tensor.storage.data[first])
         return Written(" or ".join(names), first - tensor.offset, got, was, len(beyond))
 
-    def unwritten(self) -> int:
-        """How many elements of a given `out` still hold the poison's exact bits."""
+    def unwritten(self) -> Array | None:
+        """Which elements of a given `out` still hold the poison's exact bits; None where none does."""
         if self.materials.inputs.out is None:
-            return 0
+            return None
         after = bits(to_numpy(self.after(self.materials.inputs.out)))
-        return int((after == bits(self.materials.inputs.out.view.copy())).sum())
+        kept = after == bits(self.materials.inputs.out.view.copy())
+        return kept if kept.any() else None
 
 
 def observe(subject: Subject, placement: Placement) -> Observed:

@@ -46,7 +46,7 @@ class GridSim:
         """Call the subject once under gridsim."""
         placement = Placement(materials, "cpu")
         memory = declared(materials, placement)
-        memory.scratch.fill = self.conditions.fill
+        memory.scratch.fill, memory.lanes = self.conditions.fill, self.conditions.lanes
         if self.conditions.owners:
             owned(memory, materials, placement)
         reads, trace = TorchReads(placement), gridsim.Trace(memory, self.conditions.order, materials.case.hints.config)
@@ -58,6 +58,7 @@ class GridSim:
             behaviours=trace.behaviours,
             possible=trace.possible,
             log_is_complete=bool(trace.launches) and not reads.seen,
+            undefined=tuple(memory.undefined.items()),
         )
 
 
@@ -117,12 +118,20 @@ WORDS = {
 }
 
 
+#: The same where tokens have slid out of the window.
+SLID = {
+    "k_cache": "no token lies in this slot, or one that slid out of the window",
+    "v_cache": "no token lies in this slot, or one that slid out of the window",
+    "block_tables": "past the end of row {0}, or before its window",
+}
+
+
 def declared(materials: Materials, placement: Placement) -> gridsim.Memory:
     """Tell gridsim which elements are live, and that nobody has written `out`."""
-    memory = gridsim.Memory()
+    memory, words = gridsim.Memory(), WORDS | (SLID if materials.case.slid_out else {})
     for name, tensor in materials.inputs.tensors().items():
         state = None if name == "out" else tensor.storage.state
-        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=WORDS.get(name, ""))
+        memory.declare(getattr(placement.inputs, name), name=name, state=state, dead=words.get(name, ""))
     if placement.inputs.out is not None:
         memory.unwritten(placement.inputs.out)
     return memory
@@ -144,19 +153,30 @@ def owned(memory: gridsim.Memory, materials: Materials, placement: Placement) ->
 def _supported(subject: Subject, placement: Placement, reads: TorchReads, trace: gridsim.Trace) -> Observed:
     """Call the subject under gridsim; what looks at tensors afterwards is not watched."""
     refused: list[str] = []
+    unwritten: list[Any] = []
 
     def run(inputs: object) -> object:
         try:
             with gridsim.traced(trace), reads:
-                return subject.run(inputs)
+                returned = subject.run(inputs)
+            unwritten.extend(_unwritten(trace, returned))
+            return returned
         except gridsim.Unsupported as error:
             refused.append(str(error))
             raise
 
     observed = observe(replace(subject, run=run), placement)
     if not refused:
-        return observed
+        kept = unwritten[0] if observed.out is not None and observed.unwritten is None and unwritten else None
+        return replace(observed, unwritten=observed.unwritten if kept is None else kept)
     return Observed(failure=Failure("Unsupported", refused[0], "", unsupported=True))
+
+
+def _unwritten(trace: gridsim.Trace, returned: Any) -> list[Any]:
+    """Of an output that the subject allocated: which elements no kernel wrote, where there are any."""
+    out = next(iter(_tensors([returned])), None)
+    found = None if out is None else trace.memory.scratch.untouched(out)
+    return [found] if found is not None and found.any() else []
 
 
 def _bad_access(access: gridsim.Access) -> BadAccess:
@@ -174,7 +194,7 @@ class Interpreter:
         """Its bfloat16 arithmetic multiplies bit patterns; far memory would be read for real."""
         if case.dtype == "bfloat16":
             return "the interpreter is wrong in bfloat16"
-        return "the interpreter would read far memory for real" if case.placement == "far" else None
+        return "the interpreter would read far memory for real" if case.is_far else None
 
     def under(self, conditions: Conditions) -> None:
         """The interpreter runs programs in their order, and fills nothing."""

@@ -30,11 +30,11 @@ class Gpu:
 
     def declines(self, case: Case) -> str | None:
         """Memory is real here."""
-        if case.placement != "far":
+        if not case.is_far:
             return None
         torch.cuda.empty_cache()  # what earlier cases took and nobody holds is free
         if _bytes(case) > SHARE_OF_FREE * torch.cuda.mem_get_info()[0]:
-            return f"far blocks need more than {SHARE_OF_FREE:.0%} of the device memory that is free"
+            return f"far blocks or rows need more than {SHARE_OF_FREE:.0%} of the device memory that is free"
         return None
 
     def under(self, conditions: Conditions) -> None:

@@ -52,9 +52,9 @@ class Site:
         return mask
 
     def read(self, frame: Frame, pointer: Pointer, mask: Array | None = None, other: Array | None = None) -> Array:
-        """Load. Lanes that the mask shuts out get `other`, or 0 where the kernel leaves them undefined."""
+        """Load. Lanes that the mask shuts out get `other`; where the kernel leaves them undefined, `undefined` says."""
         mask = self.settle(frame, mask)
-        found = np.zeros((1,) * pointer.offset.ndim, self.codec.carrier) if other is None else other
+        found = self.undefined(frame, pointer, shut_out=mask is not None) if other is None else other
         if mask is not None and not mask.any():
             return found
         if (whole := self.in_rows(pointer, mask, found)) is not None:
@@ -64,6 +64,14 @@ class Site:
             values = self.fetch(frame, owner, pointer.offset, own)
             found = values if own is None else np.where(own, values, found)
         return found
+
+    def undefined(self, frame: Frame, pointer: Pointer, *, shut_out: bool) -> Array:
+        """Give what lanes hold that a load without `other` shuts out: 0, or the memory's byte; note that there are."""
+        memory = frame.world.memory
+        if shut_out:
+            memory.undefined.setdefault(str(self.line), pointer.owners[0].name)
+        held = np.full(self.codec.storage.itemsize, memory.lanes, np.uint8).view(self.codec.storage)
+        return np.asarray(self.codec.unpack(held)).reshape((1,) * pointer.offset.ndim)
 
     def spread(self, pointer: Pointer) -> Pointer:
         """Give every lane its own offset where the first stood for all."""

@@ -171,6 +171,8 @@ class Memory:
         self.declarations: dict[tuple[int, tuple[int, ...], tuple[int, ...], int], Declaration] = {}
         self.found: dict[tuple[str, str, str], Access] = {}
         self.scratch = Unwritten()
+        self.undefined: dict[str, str] = {}  # line of a masked load without `other` that shut lanes out: what it loads
+        self.lanes = 0  # the byte that such lanes are filled with
         self.parties: dict[tuple[int, tuple[int, ...], tuple[int, ...], int], Ownership] = {}
 
     @property

@@ -26,6 +26,8 @@ HARMLESS = {
     "ones_like", "permute", "reshape", "select", "size", "split", "squeeze", "storage_offset", "stride", "swapaxes",
     "t", "transpose", "unbind", "unflatten", "unsqueeze", "untyped_storage", "view", "view_as", "zeros_like",
 }  # fmt: skip
+#: Integers by their width in bytes.
+WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 LARGE = 1 << 28  # bytes from which on memory is not followed
 
 
@@ -54,6 +56,14 @@ class Scratch:
         """Read and write at once."""
         self.read(touch, record)
         self.write(touch, record)
+
+    def untouched(self, tensor: torch.Tensor) -> Array:
+        """Say which elements of a tensor in this storage nobody wrote, bool in its shape."""
+        same = _bytes(self.tensor.untyped_storage()) == self.first
+        kept = torch.from_numpy((same & (self.written == 0)).astype(np.uint8)).view(WHOLE[tensor.element_size()])
+        every = torch.from_numpy(np.ones(tensor.element_size(), np.uint8)).view(kept.dtype)
+        found: Array = (kept.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()) == every).numpy()
+        return found
 
 
 def _bytes(storage: torch.UntypedStorage) -> Array:
@@ -93,6 +103,11 @@ class Unwritten(TorchFunctionMode):
             del self.found[place]
             return None
         return found
+
+    def untouched(self, tensor: torch.Tensor) -> Array | None:
+        """Say which elements of a tensor nobody has written since it was allocated; None where all may be."""
+        found = self.at(address(tensor))
+        return None if found is None else found.untouched(tensor)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Take a tensor's storage as not written."""

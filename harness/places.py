@@ -1,0 +1,64 @@
+"""What a forbidden place in the cache suggests: an id or an offset that has wrapped, padding, a block too far."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.executors.base import BadAccess
+from harness.inputs import Materials
+from harness.tensors import Tensor
+from harness.writes import CACHES
+
+#: Values of an id that is kept in 16 bits, and of an offset in 32.
+IDS, OFFSETS = 2**16, 2**32
+
+
+def suggested(materials: Materials, access: BadAccess) -> str:
+    """For example "block 0 stands for block 8388608: a block id that is kept in 16 bits"; else nothing."""
+    name = access.tensor.partition(" ")[0]
+    if name not in CACHES:
+        return ""
+    tensor: Tensor = getattr(materials.inputs, name)
+    element = _element(tensor, access)
+    block = element // tensor.strides[0]
+    tables = enumerate(materials.geometry.tables)
+    return (
+        _wrapped(materials, element, tensor.strides[0])
+        or _padding(materials, block)
+        or next(filter(None, (behind(block, sequence, table) for sequence, table in tables)), "")
+    )
+
+
+def _element(tensor: Tensor, access: BadAccess) -> int:
+    """Elements from the first one of the view."""
+    if isinstance(access.index, int):
+        return access.index
+    return sum(i * stride for i, stride in zip(access.index, tensor.strides, strict=True))
+
+
+def _wrapped(materials: Materials, element: int, stride: int) -> str:
+    block, used = element // stride, materials.geometry.used
+    for wraps in (1, -1, 2, -2):
+        own = (element + wraps * OFFSETS) // stride
+        if own in used:
+            return f"it lies {abs(wraps) * OFFSETS} elements from block {own}: an offset that is kept in 32 bits"
+    ids = [int(own) for own in used if own != block and (own - block) % IDS == 0]
+    if ids and -IDS // 2 <= block < IDS:
+        return f"block {block} stands for block {ids[0]}: a block id that is kept in 16 bits"
+    return ""
+
+
+def _padding(materials: Materials, block: int) -> str:
+    """Ids that no block has, in entries of the table that are not in use."""
+    if block in range(materials.geometry.num_blocks) or block not in materials.inputs.block_tables.view:
+        return ""
+    return f"block {block} is what unused entries of the block table hold: one of them is read"
+
+
+def behind(block: int, sequence: int, table: NDArray[np.int64]) -> str:
+    """Whether a block lies behind one of the sequence's, where its table has another in its place."""
+    for column in np.flatnonzero((table[:-1] + 1 == block) & (table[1:] != block)):
+        return (
+            f"block {block} lies behind block {block - 1}, but column {column + 1} of sequence {sequence} is "
+            f"block {table[column + 1]}, as if blocks lay one after another"
+        )
+    return ""

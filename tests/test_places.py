@@ -1,0 +1,58 @@
+"""A forbidden place in the cache is told as what it is: wrapped, padding of the table, or a block too far."""
+
+import pytest
+
+from harness.case import Case, Seq
+from harness.executors.base import BadAccess
+from harness.inputs import Materials, materialise
+from harness.places import suggested
+
+FAR = materialise(Case(seqs=(Seq(kv_len=40),), placement="far"))
+FARTHER = materialise(Case(seqs=(Seq(kv_len=40),), placement="farther"))
+NEAR = materialise(Case(seqs=(Seq(kv_len=40),)))
+STRIDE = 16 * 16
+
+
+def access(index: int | tuple[int, ...], tensor: str = "k_cache") -> BadAccess:
+    return BadAccess("out of reach read", tensor, index, (0, 0, 0), "decode.py:1", 1)
+
+
+def test_an_id_in_16_bits_is_named_with_the_block_that_was_meant() -> None:
+    block = int(FAR.geometry.tables[0][1])
+    assert suggested(FAR, access((block % 2**16, 3, 0, 0))) == (
+        f"block {block % 2**16} stands for block {block}: a block id that is kept in 16 bits"
+    )
+
+
+@pytest.mark.parametrize(("materials", "sign"), [(FAR, -1), (FARTHER, -1), (FAR, 1)])
+def test_an_offset_in_32_bits_is_named_with_the_block_that_was_meant(materials: Materials, sign: int) -> None:
+    block = int(materials.geometry.tables[0][2])
+    told = suggested(materials, access(block * STRIDE + 5 + sign * 2**32))
+    assert told == f"it lies 4294967296 elements from block {block}: an offset that is kept in 32 bits"
+
+
+@pytest.mark.parametrize("index", [0, -1, (3, 0, 0, 0), 3 * STRIDE])
+def test_another_place_is_not_taken_for_one_that_wrapped(index: int | tuple[int, ...]) -> None:
+    assert suggested(NEAR, access(index)) == ""
+
+
+def test_what_is_no_cache_has_no_blocks() -> None:
+    assert suggested(FAR, access(0, "block_tables")) == ""
+
+
+@pytest.mark.parametrize("pad", ["minus_one", "huge"])
+def test_a_block_that_only_the_padding_names_is_told_so(pad: str) -> None:
+    case = Case(seqs=(Seq(kv_len=40),), extra_columns=1, table_pad=pad)
+    materials = materialise(case)
+    block = int(materials.inputs.block_tables.view[0, -1])
+    assert suggested(materials, access(block * STRIDE)) == (
+        f"block {block} is what unused entries of the block table hold: one of them is read"
+    )
+
+
+def test_the_block_behind_a_block_is_told_where_the_table_has_another() -> None:
+    materials = materialise(Case(seqs=(Seq(kv_len=40),), placement="reversed"))
+    assert materials.geometry.tables[0].tolist() == [2, 1, 0]
+    told = suggested(materials, access(3 * STRIDE))
+    assert told.startswith("block 3 lies behind block 2, but column 1 of sequence 0 ")
+    assert told.endswith("is block 1, as if blocks lay one after another")
