@@ -10,7 +10,7 @@ from harness.case import Case
 from harness.inputs import Materials
 from harness.places import behind
 from harness.probe import DENSE, Weights
-from harness.tensors import Array
+from harness.tensors import Array, Tensor
 
 #: So many runs of tokens are spelt out.
 MOST_RUNS = 3
@@ -174,7 +174,8 @@ class Row:
     @property
     def v_strides(self) -> tuple[int, ...]:
         """Those of V in the cache, in elements."""
-        return self.materials.inputs.v_cache.strides
+        v_cache: Tensor = self.materials.inputs.v_cache
+        return v_cache.strides
 
     def _of(self, sequence: int) -> set[int]:
         """Tokens of a sequence that have a weight here."""
