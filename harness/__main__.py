@@ -6,7 +6,7 @@ import click
 
 from harness.commands import Verb
 
-VERBS = ("fuzz", "replay", "show", "doctor")
+VERBS = ("fuzz", "replay", "show", "doctor", "compiles", "paired")
 
 
 class Verbs(Verb, click.Group):
