@@ -58,7 +58,10 @@ class Build(Record, frozen=True):
 class Worse(Record, frozen=True):
     """What a change made of a build; it `fails` a gate where the kernel cannot be launched any more."""
 
-    kind: Literal["no longer compiles", "no longer fits", "spills", "more spills", "more registers"]
+    kind: Literal[
+        "no longer compiles", "no longer fits", "does not compile", "does not fit", "spills", "more spills",
+        "more registers",
+    ]  # fmt: skip
     build: Build
     message: str
     fails: bool = False
@@ -85,15 +88,23 @@ def overflow(target: Target, shared: int, threads: int, tensor_columns: int) -> 
 
 
 def compare(base: Iterable[Build], change: Iterable[Build]) -> Iterator[Worse]:
-    """What got worse, each pair of builds told once; a kernel that base did not launch there has nothing to compare.
+    """What got worse, each build of the change told once; what base could not launch either is silent.
 
     Builds belong together when the same launch of the same case led to them, so a changed signature is no obstacle.
+    What base did not launch there, a new kernel say, is told only where it cannot be launched.
     """
     before = {(build.target, build.kernel, launch): build for build in base for launch in build.launches}
     for build in change:
         was = {old for launch in build.launches if (old := before.get((build.target, build.kernel, launch)))}
         found = [worse for old in sorted(was, key=_rank) if (worse := _worse(old, build))]
-        yield from found[:1]
+        yield from found[:1] if was else _unable(build)
+
+
+def _unable(build: Build) -> Iterator[Worse]:
+    if build.outcome == "fails":
+        yield Worse(kind="does not compile", build=build, message=build.says, fails=True)
+    if build.outcome == "does not fit":
+        yield Worse(kind="does not fit", build=build, message=build.says, fails=True)
 
 
 def _rank(build: Build) -> tuple[bool, int, int]:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,16 @@ from harness.case import Case, Record
 from harness.commands import DEFAULT_OP, NOTHING_RAN, Verb, check_writable, one_line_errors, op_option, subject_option
 from harness.compiles_table import table
 from harness.corpus import versions
-from harness.drawing import draw
 from harness.files import write_atomically
+from harness.fixed import fixed_cases
 from harness.fuzz import ours
 from harness.pool import Died, Worker
-from harness.subjects import Declaration
+from harness.profiles import Constants
+from harness.strategies import constants_of
+from harness.subjects import Declaration, WrongUse
 
+#: Cases that are drawn, and how many are compiled: those that differ most in what the compiler sees.
+DRAWN, CASES = 300, 8
 #: Seconds that a case may take on gridsim, and builds that a worker is asked for at once, for each process.
 CASE_SECONDS, BATCH = 60.0, 8
 #: Seconds of processor time that one compilation may take.
@@ -67,8 +71,12 @@ class Report(Record, frozen=True):
 @subject_option
 @op_option
 @click.option("--targets", default=",".join(TARGETS), show_default=True, help="For which GPUs; none need be here.")
-@click.option("--cases", type=click.IntRange(min=1), default=12, show_default=True, help="How many, of each subject.")
-@click.option("--case", "only", type=click.IntRange(min=0), default=None, help="Only the case of this number.")
+@click.option(
+    "--cases", type=click.IntRange(min=1), default=CASES, show_default=True, help="How many, of each subject."
+)
+@click.option(
+    "--case", "only", type=click.IntRange(min=0), default=None, help="Only the case of this number, for a failure."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What the cases are drawn from.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes. Default: one for each core.")
 @click.option(
@@ -112,8 +120,20 @@ def main(subjects: tuple[str, ...], op: str | None, targets: str, as_json: bool,
 
 
 def _numbered(declared: Declaration, options: dict[str, Any]) -> dict[int, Case]:
-    drawn = dict(enumerate(draw(declared, options["seed"], max(options["cases"], (options["only"] or 0) + 1))))
-    return drawn if options["only"] is None else {options["only"]: drawn[options["only"]]}
+    drawn = distinct(fixed_cases(declared, options["seed"], DRAWN), options["cases"])
+    only = options["only"]
+    if only is not None and only not in drawn:
+        raise WrongUse(f"--case is {only}, but the cases that are compiled are {', '.join(map(str, drawn))}")
+    return drawn if only is None else {only: drawn[only]}
+
+
+def distinct(cases: Iterable[Case], number: int) -> dict[int, Case]:
+    """The first cases with compile-time constants that no earlier one has, by their numbers among all cases."""
+    first: dict[Constants, int] = {}
+    numbered = dict(enumerate(cases))
+    for i, case in numbered.items():
+        first.setdefault(constants_of(case), i)
+    return {i: numbered[i] for i in list(first.values())[:number]}
 
 
 def compile_subject(
@@ -166,16 +186,16 @@ _WORDS = {"compiles": "compile", "fails": "do not compile", "does not fit": "do 
 
 
 def failure_lines(report: Report) -> Iterator[str]:
-    """Each build that cannot be launched, with what reproduces it; then what was declined, and what was not seen."""
+    """Each build that cannot be launched, with what reproduces it; then what was not seen, and what was declined."""
     for found in report.subjects:
         for build in found.failures:
             yield tell(build)
             yield f"  {reproduction(report, found.subject, build)}"
-        declined = {(b.kernel, b.target, b.says) for b in found.builds if b.outcome == "declined"}
-        for kernel, target, says in sorted(declined):
-            yield f"declined: {kernel} on {target}: {says}"
         for line in found.raised:
             yield f"{found.subject}: {line}: what it would have launched after that was not compiled"
+    builds = [build for found in report.subjects for build in found.builds if build.outcome == "declined"]
+    for kernel, target, says in sorted({(build.kernel, build.target, build.says) for build in builds}):
+        yield f"declined: {kernel} on {target}: {says}"
 
 
 def reproduction(report: Report, subject: str, build: Build) -> str:

@@ -36,6 +36,8 @@ from harness.worker import LIBC, PR_SET_PDEATHSIG
 
 #: What Triton's front end says of a type of numbers that the target lacks.
 LACKING = "not supported in this architecture"
+#: An exception in the front end, as Triton quotes it.
+RAISED = re.compile(r"""^\w+\((?P<quote>["'])(?P<says>.*)(?P=quote),?\)$""")
 #: A diagnostic of the compiler: file, line and what is wrong.
 DIAGNOSTIC = re.compile(r"^(?P<file>\S+\.py):(?P<line>\d+):\d+: error: (?P<says>.*)$", re.MULTILINE)
 #: What ptxas says is wrong.
@@ -258,7 +260,7 @@ def complaint(error: BaseException, kernel: Any) -> str:
 
 def _of_front_end(error: CompilationError, kernel: Any) -> str:
     """The innermost message; the line is that of the function it stands in."""
-    says = failure(error).message
+    says = RAISED.sub(r"\g<says>", failure(error).message)
     while isinstance(error.__cause__, CompilationError):
         error = error.__cause__
     function = next((f for f in _callees(kernel, {}) if f.src == error.src), kernel)

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from harness import compiling
 from harness.builds import TARGETS, Build, chosen_targets, compare, overflow, tell_worse
 from harness.case import Case, Seq
-from harness.compiles import Compiled, compile_subject
+from harness.compiles import Compiled, compile_subject, distinct
 from harness.compiles_table import table
-from harness.drawing import draw
+from harness.fixed import fixed_cases
 from harness.pool import Worker
+from harness.strategies import constants_of
 from harness.subjects import Declaration, WrongUse
 
 COMPILES = importlib.import_module("harness.compiles")
@@ -169,7 +170,7 @@ def test_a_type_that_the_target_lacks_is_declined_and_is_no_failure(worker):
     found = compiled(worker, "ours.decode", ("sm_80", NVIDIA), {0: case})
     outcomes = {build.target: build for build in found.builds}
     assert outcomes["sm_80"].outcome == "declined"
-    assert "fp8e4nv not supported" in outcomes["sm_80"].says
+    assert outcomes["sm_80"].says.startswith("type fp8e4nv not supported in this architecture.")
     assert outcomes[NVIDIA].outcome == "compiles"
     assert not found.failures
 
@@ -277,12 +278,14 @@ def changed(**fields) -> Build:
         (changed(outcome="does not fit", says="too much"), "no longer fits", True),
         (changed(spills=4), "spills", False),
         (changed(registers=65), "more registers", False),
+        (changed(outcome="fails", says="no", kernel="new_kernel"), "does not compile", True),
+        (changed(outcome="does not fit", says="too much", launches=("case 1 launch 1",)), "does not fit", True),
     ],
 )
 def test_what_a_change_made_worse_is_told_although_the_signature_changed(change, kind, fails):
     [worse] = compare([BASE], [change])
     assert (worse.kind, worse.fails) == (kind, fails)
-    assert f"kernel (a.py:1) on sm_90, {kind}" in tell_worse(worse)
+    assert f"{change.kernel} (a.py:1) on sm_90, {kind}" in tell_worse(worse)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +294,7 @@ def test_what_a_change_made_worse_is_told_although_the_signature_changed(change,
         changed(),
         changed(registers=60, shared=0),
         changed(registers=200, launches=("case 1 launch 1",)),  # base launched nothing there
-        changed(outcome="fails", target=AMD),
+        changed(outcome="declined", target=AMD),
     ],
 )
 def test_what_is_no_worse_or_has_no_base_is_not_told(change):
@@ -328,6 +331,7 @@ def test_the_command_names_what_fails_and_what_reproduces_it(command, tmp_path):
     again = f"--subject {subject} --seed 0 --case 0 --targets {AMD}"
     assert f"python -m harness.compiles {again}" in done.output
     assert command(*again.split()).exit_code == 1
+    assert command("--subject", subject, "--case", 10**6).exit_code == 2
 
 
 def test_the_command_writes_json_and_a_table(command, tmp_path):
@@ -357,12 +361,13 @@ def test_an_unknown_target_is_wrong_use(command):
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_draws_the_same_cases_and_as_many_as_wanted():
-    found = draw(Declaration(), 3, 25)
-    assert len(set(found)) == 25
-    assert draw(Declaration(), 3, 25) == found
-    assert draw(Declaration(), 3, 12) == found[:12]
-    assert draw(Declaration(), 4, 25) != found
+def test_cases_differ_in_what_the_compiler_sees_and_keep_their_numbers():
+    drawn = fixed_cases(Declaration(), 3, 150)
+    found = distinct(drawn, 8)
+    assert len({constants_of(case) for case in found.values()}) == len(found) == 8
+    assert all(drawn[number] == case for number, case in found.items())
+    assert distinct(drawn, 4) == dict(list(found.items())[:4])
+    assert distinct(fixed_cases(Declaration(), 3, 150), 8) == found
 
 
 def test_a_target_has_room_for_what_it_has_room_for():

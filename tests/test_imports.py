@@ -14,7 +14,7 @@ TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
     "attribution", "builds", "campaign", "commands", "compiles", "compiles_table", "control", "corpus", "doctor",
-    "drawing", "fuzz", "journal", "known", "machine", "paired", "platforms", "pool", "replay", "report", "running",
+    "fixed", "fuzz", "journal", "known", "machine", "paired", "platforms", "pool", "replay", "report", "running",
     "screen", "shrink", "strategies", "subjects", "suite", "summary", "tables", "traits", "workloads", "__main__",
 )  # fmt: skip
 ATTENTION = {
