@@ -124,7 +124,7 @@ def _fork(number: int, seconds: int) -> _Child:
     parent = os.getpid()
     pid = os.fork()
     if not pid:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # ptxas is given the same
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))  # ptxas is given the same; SIGXCPU at the first
         _become_compiler(number, parent, theirs, log)
     os.close(theirs)
     return _Child(number, pid, ours, log, time.monotonic() + PATIENCE * seconds)
@@ -160,7 +160,7 @@ def _bury(child: _Child, seconds: int) -> Build:
 def _end_in_words(status: int, hung: bool, seconds: int) -> str:
     if hung:
         return f"the compiler did not end in {PATIENCE * seconds} s"
-    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+    if status == -signal.SIGXCPU:
         return f"the compiler took more than {seconds} s of processor time"
     return f"the compiler ended with {status_name(status)}"
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from harness.case import Record
 from harness.commands import DEFAULT_OP, NOTHING_RAN, Verb, chosen_executor, device_option, one_line_errors, op_option
-from harness.pool import Worker
-from harness.subjects import Declaration, declines
+from harness.pool import Died, HarnessFault, Worker
+from harness.subjects import Declaration, WrongUse, declines
 from harness.workloads import chosen
 
 #: Turns of each side; what is slower by less than a share is no news.
@@ -48,8 +48,13 @@ class Side:
     subject: str
 
     def prepare(self, workload: str, seed: int) -> str:
-        """Make it ready; how its calls are made."""
-        how: str = self.worker.call("harness.timing:prepare", self.subject, workload, seed, limit_seconds=PREPARING)
+        """Make it ready; how its calls are made. Raises WrongUse where the subject cannot do it."""
+        target, arguments = "harness.timing:prepare", (self.subject, workload, seed)
+        try:
+            how: str = self.worker.call(target, *arguments, limit_seconds=PREPARING)
+        except (Died, HarnessFault) as fault:
+            words = (str(fault).strip().splitlines() or [""])[-1]
+            raise WrongUse(f"{self.subject} cannot be timed on {workload}: {words}") from None
         return how
 
     def turn(self) -> float:

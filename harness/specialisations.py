@@ -24,7 +24,7 @@ class Specialisation:
 
     kernel: Any  # triton's JITFunction
     target: str
-    given: dict[str, Any]  # the arguments by name
+    fixed: dict[str, Any]  # compile-time arguments by name
     asked: dict[str, Any]  # options of the launch: num_warps, num_stages
     options: Any = None
     signature: dict[str, Any] = field(default_factory=dict)
@@ -46,8 +46,7 @@ class Specialisation:
     def words(self) -> str:
         """Types of what it points to, compile-time constants, options; what is None is left out."""
         types = [f"{name} {kind}" for name, kind in self.signature.items() if str(kind).startswith(("*", "tensordesc"))]
-        names = (param.name for param in self.kernel.params if param.is_constexpr)
-        fixed = [f"{name}={self.given[name]}" for name in names if self.given.get(name) is not None]
+        fixed = [f"{name}={value}" for name, value in self.fixed.items() if value is not None]
         options = [f"{name}={value}" for name, value in self.asked.items()]
         return ", ".join((*types, *fixed, *options))
 
@@ -96,7 +95,8 @@ class Notes:
 
 def _specialised(kernel: Any, target: str, kwargs: dict[str, Any], bound: tuple[Any, Any, Any]) -> Specialisation:
     given, types, asked = bound
-    found = Specialisation(kernel, target, given, {name: v for name, v in asked.items() if name != "debug"})
+    fixed = {param.name: given[param.name] for param in kernel.params if param.is_constexpr}
+    found = Specialisation(kernel, target, fixed, {name: value for name, value in asked.items() if name != "debug"})
     try:
         packed = kernel._pack_args(_backend(target), kwargs, given, types, asked)
     except Exception as error:  # an option that this backend lacks or limits

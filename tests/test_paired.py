@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from harness.paired import Compared, Side, tell, timed, verdict
-from harness.pool import Worker
+from harness.pool import HarnessFault, Worker
+from harness.subjects import WrongUse
 
 TURNS = 20
 
@@ -70,6 +71,15 @@ def test_the_sides_take_turns_and_begin_in_turn():
     assert "".join(asked) == "bccbbccbbccb"
     assert (found.verdict, found.ratio) == ("slower", 2.0)
     assert found.how == "base as a CUDA graph, change launched one by one"
+
+
+def test_a_subject_that_raises_cannot_be_timed():
+    class Broken:
+        def call(self, *arguments, limit_seconds):
+            raise HarnessFault("Traceback (most recent call last):\n  ...\nValueError: no such head dim")
+
+    with pytest.raises(WrongUse, match=r"^a.py:f cannot be timed on decode-1x8k-16: ValueError: no such head dim$"):
+        Side(Broken(), "a.py:f").prepare("decode-1x8k-16", 0)
 
 
 def test_without_a_gpu_it_is_wrong_use(monkeypatch):
