@@ -15,7 +15,7 @@ Compiled by Triton {triton}'s own compiler, without a GPU:
 
 Every specialisation that the drawn cases launch was compiled for every target. Registers are a thread's; spilled words
 are 32 bits of a thread's local memory, as Triton counts `n_spills`. Shared memory stands beside what a block may have.
-Median, then the most. Drawn head dims reach 256, and blocks 256 tokens: much larger tiles than a server would use.
+Median, then the most. Drawn head dims reach 256 and blocks 256 tokens, which the textbook kernels take as one tile.
 
 | kernel | target | compiled | declined | failed | shared memory, bytes | of | registers | spilled words | spilling |
 |---|---|---|---|---|---|---|---|---|---|

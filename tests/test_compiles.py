@@ -145,6 +145,13 @@ def test_our_kernels_compile_and_fit_on_every_target(worker):
         assert not found.raised
 
 
+def test_float32_heads_of_256_fit_the_shared_memory_of_gfx942(worker):
+    case = msgspec.structs.replace(CASE, op="extend", head_dim=256)
+    [build] = compiled(worker, "ours.extend", (AMD,), {0: case}).builds
+    assert build.outcome == "compiles", build.says
+    assert "TILE_KV=16" in build.what
+
+
 def test_a_kernel_that_does_not_compile_for_one_target_is_named_with_its_line(worker, tmp_path):
     found = compiled(worker, written(tmp_path, PRECISE), (NVIDIA, AMD))
     right, wrong = sorted(found.builds, key=lambda build: build.outcome)
