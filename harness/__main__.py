@@ -6,7 +6,7 @@ import click
 
 from harness.commands import Verb
 
-VERBS = ("fuzz", "replay", "show", "doctor", "exam")
+VERBS = ("fuzz", "replay", "show", "doctor", "exam", "compiles", "paired")
 
 
 class Verbs(Verb, click.Group):

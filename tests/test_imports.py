@@ -13,10 +13,11 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "attribution", "campaign", "commands", "control", "corpus", "crew", "doctor", "exam", "exam_page", "exam_table",
-    "examiner", "fuzz", "hunt", "journal", "known", "machine", "mutants", "mutate", "operators", "platforms", "pool",
-    "replay", "report", "running", "screen", "selection", "shrink", "source", "strategies", "subjects", "suite",
-    "summary", "tables", "traits", "verdicts", "__main__",
+    "attribution", "builds", "campaign", "commands", "compiles", "compiles_table", "control", "corpus", "crew",
+    "doctor", "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz", "hunt", "journal", "known", "machine",
+    "mutants", "mutate", "operators", "paired", "platforms", "pool", "replay", "report", "running", "screen",
+    "selection", "shrink", "source", "strategies", "subjects", "suite", "summary", "tables", "traits", "verdicts",
+    "workloads", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
