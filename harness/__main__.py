@@ -15,6 +15,8 @@ VERBS = {
     "show": "harness.show",
     "doctor": "harness.doctor",
     "exam": "harness.exam",
+    "compiles": "harness.compiles",
+    "paired": "harness.paired",
 }
 
 

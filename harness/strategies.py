@@ -230,7 +230,7 @@ def _features(draw: Draw, options: Profile, constants: Constants) -> dict[str, A
         drawn["head_dim_v"] = _value_dim(draw, constants.head_dim, prefix="mla" in names)
     if "window" in names:
         drawn["window"] = (draw(left), draw(st.sampled_from((-1, 0, 1, 5))))
-        drawn["slid_out"] = draw(st.booleans()) if options.slid_out else False
+        drawn["slid_out"] = draw(st.sampled_from((False, True, True))) if options.slid_out else False
     if "softcap" in names:
         drawn["softcap"] = draw(st.sampled_from((30.0, 1.0, 5.0, 50.0)))
     if "out" in names:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness import factors, overflows, suppositions
+from harness import factors, overflows, states, suppositions
 from harness.bounds import exceeds
 from harness.case import FAR, Case, replace
 from harness.inputs import materialise
@@ -116,7 +116,7 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
     """No weight is wrong, or none can be told."""
     if case.op != "merge" and len(where) >= 2 and case.batch[where[0]].kv_len == 0:
         return (f"sequence {where[0]} has no key: {_without_keys(case, look, where)}",)
-    if case.op == "merge" and case.states.empty and len(set(case.states.empty)) == len(case.states.partition):
+    if case.op == "merge" and len(set(case.states.empty)) == states.count(case):
         return ("every state is empty: their weights sum to 0, and 0 is divided by that sum",)
     if filled := _filled(case, look, where):
         return filled

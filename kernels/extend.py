@@ -298,7 +298,7 @@ def paged_extend(
     check_devices(q, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
     tile_d, tile_dv = padded(q.shape[2]), padded(v_cache.shape[3])
-    tile_kv = keys_per_tile(tile_d) if tile_kv is None else tile_kv
+    tile_kv = keys_per_tile(tile_d, q.element_size()) if tile_kv is None else tile_kv
     check_tiles(tile_q, tile_kv)
 
     tokens, num_q_heads, head_dim = q.shape
@@ -367,9 +367,12 @@ def padded(head_dim):
     return max(triton.next_power_of_2(head_dim), SMALLEST_TILE)
 
 
-def keys_per_tile(tile_d):
-    """32, or 16 of a head so wide (MLA) that q, K and V in float32 would not fit the shared memory of an H200."""
-    return 32 if tile_d <= 512 else 16
+def keys_per_tile(tile_d, bytes_each):
+    """32, or 16 where a key takes a KiB or more: K and V of 256 float32 must fit the 64 KiB of an MI300X.
+
+    Wider heads in float32, and those of MLA, fit NVIDIA's GPUs from sm_80 on.
+    """
+    return 32 if tile_d * bytes_each < 1024 else 16
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attending import lens
-from hunting import changed, told
+from hunting import changed
 
 from harness import subjects
 from harness.case import Case, Seq, Slots, replace
@@ -17,6 +17,7 @@ from harness.pipeline import run_case
 from harness.profiles import profile
 from harness.subjects import declare
 from harness.tensors import LIVE
+from harness.verdicts import told
 
 FAR = Case(seqs=lens(5, 20, 3), q_layout="far")
 CHUNK = Case(op="extend", seqs=(Seq(query_len=3, kv_len=20),), q_layout="far", new_kv="dense")

@@ -448,3 +448,17 @@ def test_a_block_that_is_left_to_the_sequence_that_shares_it_is_told_with_that_s
     assert any("slots 0-15; sequence 0 has it too) have weight 0" in words for words in told), told
     alone = explained(Case(seqs=lens(16, 20)), weighing(change))
     assert not any("has it too" in words for words in alone), alone
+
+
+def test_states_that_are_not_named_are_not_said_to_be_empty() -> None:
+    case = Case(op="merge", want_lse=True)
+
+    def run(inputs: Any) -> Any:
+        return merge(inputs)[0], inputs.state_lses.amax(dim=0)
+
+    result = run_case(case, torch_subject(run, op="merge", lse=True), "gridsim", thorough=True, explain=True)
+    assert result.findings
+    assert not any("every state is empty" in words for finding in result.findings for words in finding.explains)
+    both = replace(case, states=States(partition=(1, 1), empty=(0, 1)))
+    told = explained(both, lambda inputs: tuple(x * float("nan") for x in merge(inputs)))
+    assert any("every state is empty" in words for words in told)

@@ -1,0 +1,155 @@
+"""Times calls of a subject on a GPU: one at a time, each with cold caches, as a CUDA graph where it can be captured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.case import Hints
+from harness.executors.gpu import Gpu
+from harness.inputs import Inputs
+from harness.subjects import WrongUse, load
+from harness.workloads import WORKLOADS, Workload
+
+#: Calls before anything is timed: compilation, autotuning, allocation.
+WARM_UP = 3
+#: Milliseconds that a turn may take, and the fewest calls in it.
+TURN, FEWEST = 50.0, 5
+#: Bytes that are written between two calls where torch does not know the size of the L2 cache.
+FLUSH = 256 << 20
+
+
+@dataclass
+class Prepared:
+    """A call that is ready to be repeated."""
+
+    run: Callable[[], Any]
+    flush: torch.Tensor
+    calls: int = FEWEST
+
+
+_prepared: list[Prepared] = []
+
+
+def prepare(subject: str, workload: str, seed: int) -> str:
+    """Make the inputs, warm up, capture; says how the calls are made. To be called in a worker."""
+    _prepared.clear()
+    torch.cuda.empty_cache()
+    chosen = WORKLOADS[workload]
+    tested = load(subject, chosen.op)
+    if reason := tested.declines(chosen.case()):
+        raise WrongUse(f"{subject} declines {workload}: {reason}")
+    Gpu()  # says in one line that there is none
+    inputs = inputs_of(chosen, seed, "cuda")
+    run, how = _repeatable(lambda: tested.run(inputs))
+    found = Prepared(run, _flush())
+    found.calls = max(FEWEST, int(TURN / max(_timed(found, FEWEST)[-1], 1e-3)))
+    _prepared.append(found)
+    return how
+
+
+def turn() -> list[float]:
+    """Milliseconds of each call of one turn."""
+    return _timed(_prepared[0], _prepared[0].calls)
+
+
+def _flush() -> torch.Tensor:
+    size = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)
+    return torch.empty(2 * size or FLUSH, dtype=torch.int8, device="cuda")
+
+
+def _repeatable(call: Callable[[], Any]) -> tuple[Callable[[], Any], str]:
+    """The call as a graph; as it is where it cannot be captured, since it waits for the device, say."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return call, "launched one by one"
+    return graph.replay, "as a CUDA graph"
+
+
+def _timed(prepared: Prepared, calls: int) -> list[float]:
+    events = [(_event(), _event()) for _ in range(calls)]
+    for start, end in events:
+        prepared.flush.zero_()  # what the last call read is no longer in the L2 cache
+        start.record()
+        prepared.run()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def inputs_of(workload: Workload, seed: int, device: str) -> Inputs:
+    """The tensors of the call, normally distributed; blocks lie in shuffled order. The same for the same seed."""
+    dice = torch.Generator(device).manual_seed(seed)
+    kv_lens = torch.tensor([kv_len for _, kv_len in workload.seqs])
+    new = torch.tensor([new for new, _ in workload.seqs])
+    tables = _tables(kv_lens, workload.block_size, seed)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=dice, device=device, dtype=torch.bfloat16)
+
+    tokens, blocks = int(new.sum()), int(tables.max()) + 1
+    cache = (blocks, workload.block_size, workload.num_kv_heads, workload.head_dim)
+    writes = workload.op == "cache_write"
+    fresh = (tokens, workload.num_kv_heads, workload.head_dim)
+    nothing = dict.fromkeys(("out", "alibi_slopes", "sinks", "k_scale", "v_scale", "state_outs", "state_lses"))
+    return Inputs(
+        q=numbers(tokens, workload.num_q_heads, workload.head_dim),
+        k_cache=numbers(*cache),
+        v_cache=numbers(*cache),
+        block_tables=tables.to(device, torch.int32),
+        kv_lens=kv_lens.to(device, torch.int32),
+        query_starts=torch.cat([new.new_zeros(1), new.cumsum(0)]).to(device, torch.int32),
+        k_new=numbers(*fresh) if writes else None,
+        v_new=numbers(*fresh) if writes else None,
+        slot_mapping=_slots(workload, tables).to(device) if writes else None,
+        **nothing,
+        scale=1.0 / math.sqrt(workload.head_dim),
+        causal=True,
+        window=(-1, -1),
+        softcap=0.0,
+        want_lse=False,
+        max_query_len=int(new.max()),
+        max_kv_len=int(kv_lens.max()),
+        tile_start=0,
+        tile_end=1,
+        hints=Hints(),
+    )
+
+
+def _tables(kv_lens: torch.Tensor, block_size: int, seed: int) -> torch.Tensor:
+    """Block ids [seqs, columns], each block once; 0 beyond the end of a row."""
+    counts = ((kv_lens + block_size - 1) // block_size).tolist()
+    order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(seed))
+    tables = torch.zeros(len(counts), max(counts), dtype=torch.int64)
+    for row, blocks in enumerate(torch.split(order, counts)):
+        tables[row, : len(blocks)] = blocks
+    return tables
+
+
+def _slots(workload: Workload, tables: torch.Tensor) -> torch.Tensor:
+    """Where each new token goes: the last ones of its sequence."""
+    slots = []
+    for row, (new, kv_len) in enumerate(workload.seqs):
+        position = torch.arange(kv_len - new, kv_len)
+        slots.append(tables[row, position // workload.block_size] * workload.block_size)
+        slots[-1] += position % workload.block_size
+    return torch.cat(slots)
