@@ -40,17 +40,22 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
 
 
 def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
-    if make is padded and (case.op == "merge" or case.placement == "far"):
-        return ()
-    found = weights(case, look, make)
-    if found is None or not found.wrong.any():
-        return ()
-    token, head = _worst_row(found, where)
-    if not np.isfinite(found.got[token, head]).all():
+    seen = wrong_row(case, look, make, where)
+    if seen is None or not np.isfinite(seen[0].got[seen[1:]]).all():
         return ()
     if case.op == "merge":
-        return tuple(_of_states(found, token, head))[:MOST_SENTENCES]
-    return tuple(_of_row(Row.of(found, token, head)))[:MOST_SENTENCES]
+        return tuple(_of_states(*seen))[:MOST_SENTENCES]
+    return tuple(_of_row(Row.of(*seen)))[:MOST_SENTENCES]
+
+
+def wrong_row(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[Weights, int, int] | None:
+    """The weights of a case with tame poison, and the token and head whose row is told; None where none is wrong."""
+    if make is padded and (case.op == "merge" or case.placement == "far"):
+        return None
+    found = weights(case, look, make)
+    if found is None or not found.wrong.any():
+        return None
+    return found, *_worst_row(found, where)
 
 
 def _worst_row(found: Weights, where: tuple[int, ...]) -> tuple[int, int]:

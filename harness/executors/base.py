@@ -23,6 +23,9 @@ from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor
 from harness.values import DTYPES
 from harness.writes import CACHES, apply
 
+#: Of what a call wrote where it should not, so many slots or rows are told.
+MOST_ROWS = 4096
+
 _TORCH = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -57,6 +60,7 @@ class BadAccess:
     line: str
     count: int
     story: str = ""  # what more the executor can tell
+    rows: frozenset[tuple[int, ...]] = frozenset()  # all of them without the last index, where owners are watched
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Written:
     got: float
     was: float
     count: int
+    rows: frozenset[tuple[int, ...]] = field(default=frozenset(), compare=False)  # all, without the last index
 
     @classmethod
     def between(cls, tensor: str, after: Array, before: Array) -> "Written | None":
@@ -85,7 +90,8 @@ class Written:
         if not differs.any():
             return None
         at = tuple(int(i) for i in np.argwhere(differs)[0])
-        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()))
+        rows = frozenset(tuple(row) for row in np.argwhere(differs.any(axis=-1))[:MOST_ROWS].tolist())
+        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()), rows)
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,8 @@ class Placement:
         written = Written.between(name, to_numpy(after), self._expected(name, self._before[name], rows))
         if written is None or isinstance(written.index, int):
             return written
-        return replace(written, index=(int(used[written.index[0]]), *written.index[1:]))
+        index, *others = [(int(used[row[0]]), *row[1:]) for row in (written.index, *written.rows)]
+        return replace(written, index=index, rows=frozenset(others))
 
     def _compared(self, name: str, tensor: Tensor) -> Written | None:
         return Written.between(name, to_numpy(self.after(tensor)), self._expected(name, tensor.view))
