@@ -9,7 +9,7 @@ from harness.inputs import Materials
 from harness.pictures import DEAD, FINE, FREE, NEW, SHARED, USED, Block, Picture, Pool, TableRow
 
 #: Rows of the table, columns of a row, slots and blocks of the cache that are drawn at most.
-MOST_ROWS, MOST_COLUMNS, MOST_SLOTS, MOST_BLOCKS = 24, 32, 1024, 64
+MOST_ROWS, MOST_COLUMNS, MOST_SLOTS, MOST_BLOCKS = 16, 24, 512, 24
 
 #: A place in the cache, block and slot.
 Place = tuple[int, int]

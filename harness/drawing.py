@@ -1,6 +1,8 @@
 """Drawings of a page as inline SVG: blocks of the cache, the error as a heat map, weights as bars."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from markupsafe import Markup
 
@@ -17,7 +19,7 @@ SLOTS = {
 }
 #: What went wrong at a slot, in words, and its sign in the drawing.
 MARKS = {
-    READ: ("read, or given a weight, though it should not be", "×"),
+    READ: ("read or given a weight, though it is dead or another's", "×"),
     MISSED: ("should have a weight and has none", "0"),
     WRITTEN: ("written wrongly, or not written", "W"),
 }
@@ -39,8 +41,8 @@ NOT_FINITE = ("bn", "N", "not a finite number, or wrong where only one number is
 #: Classes whose fill is so strong that their sign is drawn in the other colour.
 STRONG = ("b4", "bn")
 
-#: Slots of a line; the side of a slot and of a cell of a heat map, and the width of a character, in pixels.
-PER_LINE, SLOT, CELL, CHARACTER = 16, 18, 15, 6.8
+#: Slots of a line; in pixels, the side of a square, the height of the labels above, and the width of a character.
+PER_LINE, SIDE, TOP, CHARACTER = 16, 16, 18, 6.8
 
 
 def _tag(name: str, content: object = "", **attributes: object) -> Markup:
@@ -60,25 +62,45 @@ def _svg(key: str, title: str, about: str, size: tuple[float, float], parts: Ite
 
 def swatch(kind: str, sign: str = "", tone: str = "") -> Markup:
     """A square for a legend, beside whose words it says nothing more."""
-    square = _tag("rect", x=1, y=1, width=15, height=15, class_=f"cell {kind}")
-    glyph = _tag("text", sign, x=8.5, y=12.5, class_=f"glyph {tone}") if sign else Markup("")
-    return _tag("svg", square + glyph, viewBox="0 0 17 17", width=17, height=17, aria_hidden="true")
+    parts = (*_cells([[kind]], (1, 1), SIDE), *_signs([[(sign, tone)]], (1, 1), SIDE))
+    return _tag("svg", Markup("").join(parts), viewBox="0 0 18 18", width=18, height=18, aria_hidden="true")
 
 
-def _cells(places: dict[str, list[tuple[float, float]]], side: int) -> Iterator[Markup]:
-    """Squares, one path for all of a class."""
-    for kind, corners in places.items():
-        path = "".join(f"M{x:g} {y:g}h{side}v{side}h-{side}z" for x, y in corners)
-        yield _tag("path", d=path, class_=f"cell {kind}")
+def _cells(rows: Sequence[Sequence[str]], corner: tuple[float, float], side: int) -> Iterator[Markup]:
+    """Squares by their class: thick strokes, one path for all of a class, and the lines between them on top."""
+    x, y = corner
+    paths: dict[str, list[str]] = {}
+    for row, kinds in enumerate(rows):
+        column = 0
+        for kind, same in groupby(kinds):
+            count = len(list(same))
+            middle = y + row * side + side / 2
+            paths.setdefault(kind, []).append(f"M{x + column * side:g} {middle:g}h{count * side}")
+            column += count
+    for kind, path in paths.items():
+        yield _tag("path", d="".join(path), class_=f"cell {kind}")
+    yield _tag("path", d="".join(_lines(rows, corner, side)), class_="lines")
 
 
-def _signs(places: dict[str, list[tuple[float, float, str]]]) -> Iterator[Markup]:
-    """Signs in the middle of squares, one text for all of a tone and line."""
-    for tone, signs in places.items():
-        for y in dict.fromkeys(y for _, y, _ in signs):
-            line = [(x, sign) for x, at, sign in signs if at == y]
-            across = " ".join(f"{x:g}" for x, _ in line)
-            yield _tag("text", "".join(sign for _, sign in line), x=across, y=f"{y:g}", class_=f"glyph {tone}".strip())
+def _lines(rows: Sequence[Sequence[str]], corner: tuple[float, float], side: int) -> Iterator[str]:
+    """Between and round squares; rows of one length share their lines."""
+    x, top = corner
+    for columns, same in groupby(map(len, rows)):
+        count = len(list(same))
+        yield from (f"M{x:g} {top + row * side:g}h{columns * side}" for row in range(count + 1))
+        yield from (f"M{x + column * side:g} {top:g}v{count * side}" for column in range(columns + 1))
+        top += count * side
+
+
+def _signs(rows: Sequence[Sequence[tuple[str, str]]], corner: tuple[float, float], side: int) -> Iterator[Markup]:
+    """Signs (sign, tone) in the middle of squares, one text for all of a line and tone."""
+    x, y = corner
+    for row, signs in enumerate(rows):
+        for tone in dict.fromkeys(tone for sign, tone in signs if sign):
+            line = [(column, sign) for column, (sign, of) in enumerate(signs) if sign and of == tone]
+            across = " ".join(f"{x + (column + 0.5) * side:g}" for column, _ in line)
+            said = "".join(sign for _, sign in line)
+            yield _tag("text", said, x=across, y=f"{y + row * side + side / 2 + 4:g}", class_=f"glyph {tone}".strip())
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------
@@ -86,17 +108,17 @@ def _signs(places: dict[str, list[tuple[float, float, str]]]) -> Iterator[Markup
 
 def block(drawn: Block, key: str) -> Markup:
     """One block, its slots in lines of 16."""
-    squares: dict[str, list[tuple[float, float]]] = {}
-    signs: dict[str, list[tuple[float, float, str]]] = {}
-    for slot, (kind, mark) in enumerate(zip(drawn.slots, drawn.marks, strict=True)):
-        x, y = slot % PER_LINE * SLOT + 1, slot // PER_LINE * SLOT + 1
-        squares.setdefault(kind if mark == FINE else mark, []).append((x, y))
-        sign = SIGNS.get(kind, "") if mark == FINE else MARKS[mark][1]
-        if sign:
-            tone = "" if mark == FINE else "on-mark"
-            signs.setdefault(tone, []).append((x + SLOT / 2, y + 13, sign))
-    size = min(len(drawn.slots), PER_LINE) * SLOT + 2, -(-len(drawn.slots) // PER_LINE) * SLOT + 2
-    return _svg(key, f"Block {drawn.number}", about_block(drawn), size, (*_cells(squares, SLOT), *_signs(signs)))
+    slots = [_slot(kind, mark) for kind, mark in zip(drawn.slots, drawn.marks, strict=True)]
+    lines = [slots[first : first + PER_LINE] for first in range(0, len(slots), PER_LINE)]
+    squares = _cells([[kind for kind, _, _ in line] for line in lines], (1, 1), SIDE)
+    signs = _signs([[(sign, tone) for _, sign, tone in line] for line in lines], (1, 1), SIDE)
+    size = min(len(slots), PER_LINE) * SIDE + 2, len(lines) * SIDE + 2
+    return _svg(key, f"Block {drawn.number}", about_block(drawn), size, (*squares, *signs))
+
+
+def _slot(kind: str, mark: str) -> tuple[str, str, str]:
+    """Class, sign and tone of a slot."""
+    return (kind, SIGNS.get(kind, ""), "") if mark == FINE else (mark, MARKS[mark][1], "on-mark")
 
 
 def about_block(drawn: Block) -> str:
@@ -130,33 +152,30 @@ def level(multiple: float | None) -> tuple[str, str, str]:
 
 def heat(drawn: Heat, key: str) -> Markup:
     """The error of each element: a line a row, a column a dim."""
-    left = max(map(len, drawn.rows), default=0) * CHARACTER + 8
+    left = math.ceil(max(map(len, drawn.rows), default=0) * CHARACTER) + 8
     columns = max(map(len, drawn.margins), default=0)
-    squares: dict[str, list[tuple[float, float]]] = {}
-    signs: dict[str, list[tuple[float, float, str]]] = {}
-    for row, margins in enumerate(drawn.margins):
-        for column, multiple in enumerate(margins):
-            kind, sign, _ = level(multiple)
-            x, y = left + column * CELL, 18 + row * CELL
-            squares.setdefault(kind, []).append((x, y))
-            if sign:
-                tone = "on-strong" if kind in STRONG else "on-light"
-                signs.setdefault(tone, []).append((x + CELL / 2, y + 11.5, sign))
-    size = left + max(columns * CELL, 60) + 2, 20 + len(drawn.rows) * CELL
+    levels = [[level(multiple) for multiple in row] for row in drawn.margins]
+    squares = _cells([[kind for kind, _, _ in row] for row in levels], (left, TOP), SIDE)
+    signs = _signs([[(sign, _tone(kind)) for kind, sign, _ in row] for row in levels], (left, TOP), SIDE)
     labels = (*_row_labels(drawn.rows, left), *_column_labels(drawn, left, columns))
+    size = left + max(columns * SIDE, 60) + 2, TOP + len(drawn.rows) * SIDE + 2
     title = f"Error of {drawn.name} in multiples of its bound"
-    return _svg(key, title, about_heat(drawn), size, (*labels, *_cells(squares, CELL), *_signs(signs)))
+    return _svg(key, title, about_heat(drawn), size, (*labels, *squares, *signs))
+
+
+def _tone(kind: str) -> str:
+    return "on-strong" if kind in STRONG else "on-light"
 
 
 def _row_labels(rows: tuple[str, ...], left: float) -> Iterator[Markup]:
     for row, words in enumerate(rows):
-        yield _tag("text", words, x=f"{left - 6:g}", y=f"{18 + row * CELL + 11.5:g}", class_="label", text_anchor="end")
+        yield _tag("text", words, x=f"{left - 6:g}", y=f"{TOP + row * SIDE + 12:g}", class_="label", text_anchor="end")
 
 
 def _column_labels(drawn: Heat, left: float, columns: int) -> Iterator[Markup]:
     for column in range(0, columns, 8):
         words = f"dim {column * drawn.per_column}" if column == 0 else str(column * drawn.per_column)
-        yield _tag("text", words, x=f"{left + column * CELL:g}", y=12, class_="label")
+        yield _tag("text", words, x=f"{left + column * SIDE:g}", y=12, class_="label")
 
 
 def about_heat(drawn: Heat) -> str:
@@ -171,10 +190,7 @@ def heat_legend(heats: Iterable[Heat]) -> list[tuple[Markup, str]]:
     """Swatch and words of the levels that occur, the smallest error first."""
     found = {level(multiple) for each in heats for row in each.margins for multiple in row}
     ordered = [entry for entry in (*(level[1:] for level in LEVELS), NOT_FINITE) if entry in found]
-    return [
-        (swatch(kind, sign, "on-strong" if kind in STRONG else "on-light"), f"{sign}: {words}" if sign else words)
-        for kind, sign, words in ordered
-    ]
+    return [(swatch(kind, sign, _tone(kind)), f"{sign}: {words}" if sign else words) for kind, sign, words in ordered]
 
 
 # --- the weights -------------------------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ from harness.case import Case
 from harness.excerpt import excerpt
 from harness.executors.base import BadAccess, Conditions, Observed, bits
 from harness.inputs import Materials, materialise
-from harness.operations import ATTENTION, gathered_tile
+from harness.operations import gathered_tile
 from harness.pictures import MISSED, READ, WRITTEN, Heat, Picture, Weight
 from harness.pipeline import Session, the_executor
-from harness.probe import padded, plain, quiet
 from harness.results import RELATIONAL_KINDS, Finding
 from harness.rows import Row
 from harness.subjects import load
@@ -29,7 +28,7 @@ from harness.writes import CACHES
 from harness.xray import wrong_row
 
 #: Rows and columns of a heat map, and weights of a row, that are shown at most.
-MOST_ROWS, MOST_COLUMNS, MOST_WEIGHTS = 32, 64, 48
+MOST_ROWS, MOST_COLUMNS, MOST_WEIGHTS = 24, 64, 24
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,8 @@ def _marks(materials: Materials, observed: Observed, told: Told | None) -> dict[
     """What went wrong at each slot of the cache, the more certain over the less."""
     found = dict(_weighed(materials, told)) if told else {}
     for access in _of(observed, CACHES):
-        found |= {(row[0], row[1]): WRITTEN if access.kind.endswith("write") else READ for row in access.rows}
+        letter = {"read": READ, "write": WRITTEN}.get(access.kind.rpartition(" ")[2])
+        found |= {(row[0], row[1]): letter for row in access.rows if letter}
     for written in observed.changed:
         if written.tensor in CACHES:
             found |= {(row[0], row[1]): WRITTEN for row in written.rows}
@@ -181,21 +181,18 @@ def _finite(number: float) -> float | None:
 
 def _told_row(session: Session, finding: Finding) -> Told | None:
     """The row whose weights are told, as the x-ray of the finding chose it; None where no weight is wrong."""
-    case = session.case
-    by_itself = finding.family == "wrong output" and finding.kind not in RELATIONAL_KINDS
-    if not by_itself or case.op not in (*ATTENTION, "merge") or case.v_is_k_prefix:
+    if finding.family != "wrong output" or finding.kind in RELATIONAL_KINDS:
         return None
-    for make in (quiet, padded):
-        if seen := wrong_row(plain(case), session.look, make, finding.where):
-            return Told(seen[0], None if case.op == "merge" else Row.of(*seen), *seen[1:])
-    return None
+    seen = wrong_row(session.case, session.look, finding.where)
+    return Told(seen[0], None if session.case.op == "merge" else Row.of(*seen), *seen[1:]) if seen else None
 
 
 def _weights(told: Told) -> pictures.Weights:
-    """Wrong weights and then the largest, in the order of tokens; what has none and should have none is left out."""
+    """The most wrong and then the largest, in the order of tokens; what has none and should have none is left out."""
     got, true, wrong = (x[told.token, told.head] for x in (told.found.got, told.found.true, told.found.wrong))
+    off = np.where(np.isfinite(got), np.abs(got - true), np.inf)
     there = np.flatnonzero((told.tokens >= 0) | (got != 0))
-    kept = there[np.lexsort((-true[there], ~wrong[there]))][:MOST_WEIGHTS].tolist()
+    kept = there[np.lexsort((-true[there], -off[there], ~wrong[there]))][:MOST_WEIGHTS].tolist()
     order = sorted(kept, key=lambda cell: (told.tokens[cell] < 0, told.tokens[cell], cell))
     shown = (Weight(place=told.place(i), true=float(true[i]), got=_finite(got[i]), wrong=bool(wrong[i])) for i in order)
     return pictures.Weights(row=told.name, shown=tuple(shown), count=len(there))

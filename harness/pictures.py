@@ -104,7 +104,7 @@ class Picture(Record, frozen=True):
 
 def pictures(worker: Worker, findings: Iterable[Found]) -> list[Picture]:
     """A picture of each finding, in their order; only words after the first few."""
-    enough = Picture(notes=(f"only the first {MOST_PICTURES} findings are drawn",))
+    enough = Picture(notes=(f"of the findings, the first {MOST_PICTURES} are drawn",))
     return [picture(worker, found) if i < MOST_PICTURES else enough for i, found in enumerate(findings)]
 
 

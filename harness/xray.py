@@ -28,34 +28,46 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
 
     Nothing where V cannot be changed alone (a prefix of K), or where no output comes back.
     """
-    if case.op not in (*ATTENTION, "merge") or case.v_is_k_prefix:
+    if not _applies(case):
         return ()
     tame = plain(case)
     if added := _added(tame, look):
         return (added,)
     if mixed := _mixed_dims(tame, look):
         return (mixed,)
-    seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
-    return seen[0] if seen else _nothing_wrong(case, look, where)
+    seen = _first_wrong_row(tame, look, where)
+    if seen is None:
+        return _nothing_wrong(case, look, where)
+    return tuple(_of_states(*seen) if case.op == "merge" else _of_row(Row.of(*seen)))[:MOST_SENTENCES]
 
 
-def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
-    seen = wrong_row(case, look, make, where)
-    if seen is None or not np.isfinite(seen[0].got[seen[1:]]).all():
-        return ()
-    if case.op == "merge":
-        return tuple(_of_states(*seen))[:MOST_SENTENCES]
-    return tuple(_of_row(Row.of(*seen)))[:MOST_SENTENCES]
+def wrong_row(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[Weights, int, int] | None:
+    """The weights with the token and the head whose row `explain` tells of; None where it tells of something else."""
+    tame = plain(case)
+    if not _applies(case) or _added(tame, look) or _mixed_dims(tame, look):
+        return None
+    return _first_wrong_row(tame, look, where)
 
 
-def wrong_row(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[Weights, int, int] | None:
-    """The weights of a case with tame poison, and the token and head whose row is told; None where none is wrong."""
+def _applies(case: Case) -> bool:
+    """V can be changed alone, and makes the output."""
+    return case.op in (*ATTENTION, "merge") and not case.v_is_k_prefix
+
+
+def _first_wrong_row(case: Case, look: Look, where: tuple[int, ...]) -> tuple[Weights, int, int] | None:
+    rows = (_wrong_row(case, look, make, where) for make in (quiet, padded))
+    return next((row for row in rows if row is not None), None)
+
+
+def _wrong_row(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[Weights, int, int] | None:
+    """The weights that were probed so, and a row with a wrong and no infinite one."""
     if make is padded and (case.op == "merge" or case.placement == "far"):
         return None
     found = weights(case, look, make)
     if found is None or not found.wrong.any():
         return None
-    return found, *_worst_row(found, where)
+    token, head = _worst_row(found, where)
+    return (found, token, head) if np.isfinite(found.got[token, head]).all() else None
 
 
 def _worst_row(found: Weights, where: tuple[int, ...]) -> tuple[int, int]:

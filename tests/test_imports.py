@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "attribution", "campaign", "commands", "control", "corpus", "doctor", "fuzz", "journal", "known", "machine",
-    "platforms", "pool", "replay", "report", "running", "screen", "shrink", "strategies", "subjects", "suite",
-    "summary", "tables", "traits", "__main__",
+    "attribution", "blocks", "campaign", "commands", "control", "corpus", "doctor", "drawing", "fuzz", "journal",
+    "known", "machine", "page", "pictures", "platforms", "pool", "replay", "report", "running", "screen", "show",
+    "shrink", "strategies", "subjects", "suite", "summary", "tables", "traits", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
