@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.case import NEW_TOKENS, Case, Seq
 from harness.inputs import Materials
-from harness.pictures import DEAD, FINE, FREE, NEW, SHARED, USED, Block, Picture, Pool, TableRow
+from harness.pictures import DEAD, FINE, FREE, NEW, SHARED, USED, Block, Picture, Pool, TableRow, letter
 
 #: Rows of the table, columns of a row, slots and blocks of the cache that are drawn at most.
 MOST_ROWS, MOST_COLUMNS, MOST_SLOTS, MOST_BLOCKS = 16, 24, 512, 24
@@ -27,11 +27,6 @@ def layout(materials: Materials, marks: dict[Place, str], columns: Iterable[Plac
     if len(pool.blocks) < pool.num_blocks:
         notes.append(f"{len(pool.blocks)} of {pool.num_blocks} blocks are drawn, those with marks and in use first")
     return Picture(table=_table(materials, set(columns)), pool=pool, notes=tuple(notes))
-
-
-def letter(sequence: int) -> str:
-    """A name for a sequence that fits in a drawing: a to z, and again."""
-    return chr(ord("a") + sequence % 26)
 
 
 def _table(materials: Materials, read: set[Place]) -> tuple[TableRow, ...]:

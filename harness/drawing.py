@@ -6,8 +6,8 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from harness.listing import listed
 from harness.pictures import DEAD, FINE, FREE, MISSED, NEW, READ, SHARED, USED, WRITTEN, Block, Heat, Weight, Weights
-from harness.rows import listed
 
 #: What a slot is, in words, in the order of the legend.
 SLOTS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from harness.pictures import Source
 
-#: Lines that are shown at most.
-MOST_LINES = 60
+#: Lines that are shown at most, a third of them before the line that matters.
+MOST_LINES = 24
 
 
 def excerpt(ttir: Iterable[str], told: dict[str, str]) -> Source | None:
@@ -40,7 +40,7 @@ def _cut(path: Path, line: int, marks: dict[int, str]) -> Source:
     lines = text.splitlines()
     first, last = _function(text, line) or (1, len(lines))
     if last - first >= MOST_LINES:
-        first = min(max(line - MOST_LINES // 2, first), last - MOST_LINES + 1)
+        first = min(max(line - MOST_LINES // 3, first), last - MOST_LINES + 1)
         last = first + MOST_LINES - 1
     inside = {number: words for number, words in marks.items() if first <= number <= last}
     return Source(file=path.name, first=first, lines=tuple(lines[first - 1 : last]), marks=inside)

@@ -9,11 +9,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness import coverage, drawing, reach, report
-from harness.blocks import letter
 from harness.case import to_json
 from harness.corpus import versions
 from harness.folders import PACKAGE
-from harness.pictures import Picture
+from harness.pictures import Picture, letter
 from harness.results import PLATFORM
 from harness.summary import Found, Summary
 from harness.traits import RUNGS, rung
@@ -112,6 +111,11 @@ def render(title: str, verdict: str, sections: Sequence[Section]) -> str:
 
 def _versions() -> str:
     return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def table(heading: str, head: Sequence[str], rows: Iterable[tuple[bool, Sequence[str]]]) -> Section:
+    """A table as wide as it needs; of a row that is wrong, the first cell is marked."""
+    return section(heading, "table.html", name=heading, head=head, rows=list(rows))
 
 
 def findings(exhibits: Sequence[Exhibit], heading: str = "Findings") -> Section:

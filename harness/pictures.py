@@ -22,6 +22,11 @@ USED, NEW, SHARED, DEAD, FREE = "u", "n", "s", "d", "f"
 READ, MISSED, WRITTEN, FINE = "r", "m", "w", " "
 
 
+def letter(sequence: int) -> str:
+    """A name for a sequence that fits in a drawing: a to z, and again."""
+    return chr(ord("a") + sequence % 26)
+
+
 class TableRow(Record, frozen=True):
     """One row of the block table: whose it is, the blocks in use, and the entries behind them."""
 

@@ -225,8 +225,8 @@ def _counted(verdicts: list[Verdict]) -> str:
 
 def _page(verdicts: list[Verdict], executor: str, device: int | None) -> str:
     """Every verdict, and what failed with its picture; each failing case is run once more, to be drawn."""
-    rows = [(v.verdict, v.path.name, v.subject, v.detail, bool(EXIT_CODES[v.verdict])) for v in verdicts]
-    sections = [page.section("Verdicts", "verdicts.html", rows=rows)]
+    rows = [(bool(EXIT_CODES[v.verdict]), (v.verdict, v.path.name, v.subject, v.detail)) for v in verdicts]
+    sections = [page.table("Verdicts", ("verdict", "case", "subject", "why"), rows)]
     failed = [(v, v.found) for v in verdicts if v.found is not None]
     if failed:
         with Worker(executor, device) as worker:

@@ -8,9 +8,10 @@ from harness import factors
 from harness.bounds import exceeds
 from harness.case import Case, replace
 from harness.inputs import materialise
+from harness.listing import listed
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
-from harness.rows import Row, listed
+from harness.rows import Row
 
 #: What is not live, and what it means that it must be finite.
 POISONED = {

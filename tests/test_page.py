@@ -139,7 +139,7 @@ def test_what_was_never_drawn_is_marked(tree):
     (drawn,) = [part for part in tree.all("section") if part["id"] == "what-was-drawn"]
     assert [item.text for item in drawn.all("li", "zero")] == ["1: 0, never"]
     assert [item.text for item in drawn.all("li")] == ["decode: 120", "1: 0, never", "8: 10", "16: 110"]
-    assert "never drawn: block_size 1" in drawn.text
+    assert "Never drawn: block_size 1" in drawn.text
 
 
 def test_lines_that_were_never_run_are_told(tree):
@@ -204,7 +204,8 @@ def test_the_weights_that_are_wrong_are_marked_with_their_numbers(tree):
     told = [[row.one("th").text, *(cell.text for cell in row.all("td")[:2])] for row in rows]
     assert told == [["token 0", "1", "0.25 ×"], ["token 1", "0", "not finite ×"], ["token 2", "0.5", "0.5"]]
     assert [bool(row.all("td", "wrong")) for row in rows] == [True, True, False]
-    assert "3 of 9 are shown" in finding(tree).all("caption")[1].text
+    (about,) = [p for p in finding(tree).all("p") if p.attributes.get("id") == "f1-weights"]
+    assert "3 of 9 are shown" in about.text
 
 
 def test_the_line_of_the_source_is_marked(tree):
@@ -222,7 +223,8 @@ def test_a_finding_without_a_picture_has_no_drawings():
 
 
 def test_other_sections_and_verdicts_can_be_shown_as_well():
-    gate = page.section("Verdicts", "verdicts.html", rows=[("NEW", "a.json", "mine.py:f", EVIL, True)])
+    rows = [(True, ("NEW", "a.json", EVIL)), (False, ("KNOWN", "b.json", ""))]
+    gate = page.table("Verdicts", ("verdict", "case", "why"), rows)
     told = page.findings([Exhibit(FOUND, PICTURE, "NEW: 3 of 20 on the change", more=(("base", "0 of 20"),))])
     seen = parse(render("Kvetch: the gate", "red", [gate, told]))
     assert [part["id"] for part in seen.all("section")] == ["verdicts", "findings"]
@@ -391,7 +393,7 @@ def test_a_page_of_five_findings_with_the_largest_drawings_is_under_500_kb():
 
 def test_a_campaign_writes_its_page(commands, tmp_path):
     file = tmp_path / "page.html"
-    result = commands.fuzz("wrong", tmp_path / "corpus", "--html", file, "--max-cases", 20)
+    result = commands.fuzz("wrong", tmp_path / "corpus", "--html", file, "--max-cases", 20, "--minutes", 5)
     assert result.exit_code == 1
     assert f"page: {file}" in " ".join(result.output.split())
     seen = parse(file.read_text())

@@ -126,7 +126,7 @@ def test_a_slot_that_is_read_behind_the_last_token_is_marked_with_its_weight_and
     text = (ROOT / "examples" / "my_decode_wrong.py").read_text().splitlines()
     assert picture.source.marks == {38: "dead read of k_cache", 39: "dead read of v_cache"}
     assert list(picture.source.lines) == text[picture.source.first - 1 :][: len(picture.source.lines)]
-    assert picture.source.lines[0] == "@triton.jit"
+    assert picture.source.first > 10  # the function is longer than what is shown
 
 
 def test_a_token_that_is_not_seen_is_marked_as_missing(seen):
