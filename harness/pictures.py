@@ -108,9 +108,15 @@ class Picture(Record, frozen=True):
 
 
 def pictures(worker: Worker, findings: Iterable[Found]) -> list[Picture]:
-    """A picture of each finding, in their order; only words after the first few."""
-    enough = Picture(notes=(f"of the findings, the first {MOST_PICTURES} are drawn",))
-    return [picture(worker, found) if i < MOST_PICTURES else enough for i, found in enumerate(findings)]
+    """A picture of each finding, in their order; only words after the first few, and after a Ctrl-C."""
+    wanted, seen = list(findings), []
+    missing = f"of the findings, the first {MOST_PICTURES} are drawn"
+    try:
+        for found in wanted[:MOST_PICTURES]:
+            seen.append(picture(worker, found))
+    except KeyboardInterrupt:
+        missing = "interrupted before it was drawn"
+    return seen + [Picture(notes=(missing,))] * (len(wanted) - len(seen))
 
 
 def picture(worker: Worker, found: Found) -> Picture:

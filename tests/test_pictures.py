@@ -54,3 +54,17 @@ def test_only_the_first_few_findings_are_drawn_and_the_others_say_so(commands, m
     first, second = pictures.pictures(commands.worker, [found(commands, "wrong", "hang")] * 2)
     assert first.pool is not None
     assert second == Picture(notes=("of the findings, the first 1 are drawn",))
+
+
+def test_an_interruption_leaves_words_for_what_is_not_drawn(commands, monkeypatch):
+    asked = []
+
+    def interrupted(worker, found):
+        asked.append(found)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return Picture(notes=("drawn",))
+
+    monkeypatch.setattr(pictures, "picture", interrupted)
+    seen = pictures.pictures(commands.worker, [found(commands, "wrong")] * 3)
+    assert [said for each in seen for said in each.notes] == ["drawn", *["interrupted before it was drawn"] * 2]
