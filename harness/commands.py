@@ -55,6 +55,12 @@ def check_writable(option: str, folder: Path) -> None:
         raise WrongUse(f"{option} is {str(folder)!r}, but {there} cannot be written to")
 
 
+def check_file(option: str, file: Path | None) -> None:
+    """The same for a file, where one is asked for."""
+    if file is not None:
+        check_writable(option, file.parent)
+
+
 class _OneLine(click.ClickException):
     """Wrong use in one line, without click's two lines about the usage."""
 
@@ -146,3 +152,9 @@ op_option = click.option(
     help=f"The operation of a function that does not declare one (default: {DEFAULT_OP}); of ours, those to test.",
 )
 device_option = click.option("--device", type=click.IntRange(min=0), default=None, help="Which GPU.")
+html_option = click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Write one page with drawings of each finding; it needs nothing from elsewhere.",
+)

@@ -97,14 +97,15 @@ def _chunk(query_len: int) -> str:
 
 
 def lines(table: Drawn) -> Iterator[str]:
-    """A line a field: each value with its count, numbers in ascending order."""
+    """A line a field: each value with its count."""
     for field, row in table.items():
         if row:
-            yield f"{field}: {', '.join(f'{value} {row[value]}' for value in _ordered(row))}"
+            yield f"{field}: {', '.join(f'{value} {number}' for value, number in ordered(row))}"
 
 
-def _ordered(values: Iterable[str]) -> list[str]:
-    values = list(values)
-    if not all(part.isdigit() for value in values for part in value.split("/")):
+def ordered(row: dict[str, int]) -> list[tuple[str, int]]:
+    """Values with their counts, numbers in ascending order."""
+    values = list(row.items())
+    if not all(part.isdigit() for value in row for part in value.split("/")):
         return values
-    return sorted(values, key=lambda value: [int(part) for part in value.split("/")])
+    return sorted(values, key=lambda item: [int(part) for part in item[0].split("/")])

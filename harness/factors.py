@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from harness.case import Case, replace
 from harness.inputs import Materials, materialise
+from harness.listing import listed
 from harness.probe import supposed
-from harness.rows import Row, listed
+from harness.rows import Row
 from harness.tensors import Array, Tensor, contiguous
 from harness.values import scales
 

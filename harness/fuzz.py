@@ -15,7 +15,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from harness import known
+from harness import known, page
 from harness.campaign import Campaign, Plan
 from harness.commands import (
     DEFAULT_OP,
@@ -23,10 +23,12 @@ from harness.commands import (
     NOTHING_RAN,
     WRONG_USE,
     Verb,
+    check_file,
     check_writable,
     chosen_executor,
     device_option,
     executor_option,
+    html_option,
     one_line_errors,
     op_option,
     other_executor,
@@ -35,6 +37,7 @@ from harness.commands import (
 from harness.corpus import Corpus
 from harness.files import write_atomically
 from harness.journal import Journal, discard, leftovers
+from harness.pictures import pictures
 from harness.pool import Worker
 from harness.report import first_line, summary_lines
 from harness.running import Elsewhere, Journalled, journal_folder
@@ -82,6 +85,7 @@ class Minutes(click.ParamType[float]):
     default=None,
     help="Folder for report.txt and summary.json.",
 )
+@html_option
 @click.option("--list", "listing", is_flag=True, help="Show our subjects and what they declare.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on standard output.")
 @click.option("--as-part", is_flag=True, hidden=True, help="Send summaries as JSON lines to a parent.")
@@ -97,6 +101,7 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
     check_writable("--corpus", options["corpus"])
     if options["report"]:
         check_writable("--report", options["report"])
+    check_file("--html", options["html"])
     if options["seed"] is None:
         options["seed"] = random.randrange(2**31)  # noqa: S311  (drawing, not secrecy)
     if listing:
@@ -211,7 +216,18 @@ def conclude(summary: Summary, options: dict[str, Any], say: Callable[[str], Non
         options["report"].mkdir(parents=True, exist_ok=True)
         write_atomically(options["report"] / "report.txt", "\n".join(lines) + "\n")
         write_atomically(options["report"] / "summary.json", plain + "\n")
+    if options["html"]:
+        write_atomically(options["html"], _page(summary, options))
+        say(f"page: {options['html']}")
     return exit_code(summary)
+
+
+def _page(summary: Summary, options: dict[str, Any]) -> str:
+    """The summary as a page; each finding's smallest case is run once more, to be drawn."""
+    if not summary.findings:
+        return page.of_campaign(summary, [])
+    with Worker(options["executor"], options["device"]) as worker:
+        return page.of_campaign(summary, pictures(worker, summary.findings))
 
 
 # --- several campaigns at once -----------------------------------------------------------------------------------

@@ -2,24 +2,29 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from harness import known
+from harness import known, page
 from harness.commands import (
     DEFAULT_OP,
     Verb,
+    check_file,
     chosen_executor,
     device_option,
     executor_option,
+    html_option,
     one_line_errors,
     op_option,
     subject_option,
 )
 from harness.corpus import Corpus, Entry, read
+from harness.files import write_atomically
+from harness.pictures import pictures
 from harness.pool import Worker
 from harness.results import Result
 from harness.subjects import SUBJECTS, WrongUse, declines, operation, same
@@ -42,6 +47,7 @@ class Verdict:
     verdict: str
     detail: str
     explains: tuple[str, ...] = ()
+    found: Found | None = None  # what failed, for a page
 
 
 @click.command(cls=Verb)
@@ -52,12 +58,14 @@ class Verdict:
 @device_option
 @click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as one JSON object on standard output.")
+@html_option
 @one_line_errors
-def main(paths: tuple[str, ...], corpus: Path, as_json: bool, **options: Any) -> int:
+def main(paths: tuple[str, ...], corpus: Path, as_json: bool, html: Path | None, **options: Any) -> int:
     """Replay corpus cases: PASSED, FIXED, FAILED, FLAKY, KNOWN, DECLINED or ERROR for each.
 
     Exit code: 0 nothing fails; 1 something does; 2 wrong use; 3 the harness is at fault; 5 nothing ran.
     """
+    check_file("--html", html)
     entries = find(paths, corpus)
     tolerated = known.read(corpus / "known.toml")
     pairs = [
@@ -74,6 +82,8 @@ def main(paths: tuple[str, ...], corpus: Path, as_json: bool, **options: Any) ->
     except KeyboardInterrupt:
         click.echo(f"kvetch: interrupted after {len(verdicts)} of {len(pairs)}", err=True)
     _print(verdicts, expired, as_json)
+    if html is not None:
+        write_atomically(html, _page(verdicts, executor, options["device"]))
     return exit_code(verdicts)
 
 
@@ -119,7 +129,23 @@ def replay(
     results = _results(worker, entry, subject)
     verdict, detail = judge(entry, subject, results, tolerated)
     words = _explained(worker, subject, results[-1]) if verdict == "FAILED" else ()
-    return Verdict(path, subject, verdict, detail, words)
+    return Verdict(path, subject, verdict, detail, words, _found(path, subject, results, words))
+
+
+def _found(path: Path, subject: str, results: list[Result], words: tuple[str, ...]) -> Found | None:
+    """What the first run that failed shows, with what an x-ray of the last one says."""
+    failing = [result for result in results if result.headline is not None]
+    if not failing or failing[0].headline is None:
+        return None
+    first, finding = failing[0], failing[0].headline
+    return Found(
+        subject=subject,
+        case=first.case,
+        finding=msgspec.structs.replace(finding, explains=words or finding.explains),
+        others=tuple(other for other in first.findings if other != finding),
+        executor=first.executor,
+        file=str(path),
+    )
 
 
 def _results(worker: Worker, entry: Entry, subject: str) -> list[Result]:
@@ -179,12 +205,35 @@ def _print(verdicts: list[Verdict], expired: tuple[str, ...], as_json: bool) -> 
     for line in expired:
         click.echo(f"EXPIRED in known.toml: {line}", err=as_json)
     counts = Counter(v.verdict for v in verdicts)
-    click.echo(", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "nothing to replay", err=as_json)
+    click.echo(_counted(verdicts), err=as_json)
     if as_json:
-        rows = [asdict(v) | {"path": str(v.path)} for v in verdicts]
+        rows = [_plain(v) for v in verdicts]
         click.echo(
             json.dumps({"verdicts": rows, "counts": counts, "expired": expired, "exit_code": exit_code(verdicts)})
         )
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    fields = {name: told for name, told in vars(verdict).items() if name != "found"}
+    return fields | {"path": str(verdict.path)}
+
+
+def _counted(verdicts: list[Verdict]) -> str:
+    counts = Counter(v.verdict for v in verdicts)
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "nothing to replay"
+
+
+def _page(verdicts: list[Verdict], executor: str, device: int | None) -> str:
+    """Every verdict, and what failed with its picture; each failing case is run once more, to be drawn."""
+    rows = [(bool(EXIT_CODES[v.verdict]), (v.verdict, v.path.name, v.subject, v.detail)) for v in verdicts]
+    sections = [page.table("Verdicts", ("verdict", "case", "subject", "why"), rows)]
+    failed = [(v, v.found) for v in verdicts if v.found is not None]
+    if failed:
+        with Worker(executor, device) as worker:
+            seen = pictures(worker, [found for _, found in failed])
+        told = zip(failed, seen, strict=True)
+        sections.append(page.findings([page.Exhibit(found, picture, v.verdict) for (v, found), picture in told]))
+    return page.render("Kvetch: replay", _counted(verdicts), sections)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     """The whole report of a campaign."""
     yield counts(summary)
     yield from witness_lines(summary)
-    yield from (f"NOTE: {note}" for note in _shared_notes(summary))
+    yield from (f"NOTE: {note}" for note in shared_notes(summary))
     for subject in summary.subjects:
         yield from ladder_lines(summary, subject)
     yield from drawn_lines(summary)
@@ -89,16 +89,21 @@ def ladder_lines(summary: Summary, subject: str) -> Iterator[str]:
     passed = summary.passed.get(subject, {})
     yield f"{subject}: {ladder_verdict(passed, found)}"
     for step, words in RUNGS.items():
-        yield f"  rung {step}  {words:<32} {_rung(passed.get(step, 0), step, found, summary, subject)}"
-    yield from _limits(found)
-    shared = _shared_notes(summary)
-    yield from (f"  NOTE: {note}" for note in summary.notes.get(subject, ()) if note not in shared)
-    if summary.not_drawn.get(subject):
-        yield f"  not drawn, since it is not declared: {', '.join(summary.not_drawn[subject])}"
+        yield f"  rung {step}  {words:<32} {rung_verdict(passed.get(step, 0), step, found, summary, subject)}"
+    yield from ladder_notes(summary, subject)
     yield from declined_lines(summary) if subject == summary.subjects[-1] else ()
 
 
-def _shared_notes(summary: Summary) -> list[str]:
+def ladder_notes(summary: Summary, subject: str) -> Iterator[str]:
+    """What limits the subject, and what else there is to know of it."""
+    yield from limit_lines([f for f in summary.findings if f.subject == subject and f.finding.kind != PLATFORM])
+    shared = shared_notes(summary)
+    yield from (f"  NOTE: {note}" for note in summary.notes.get(subject, ()) if note not in shared)
+    if summary.not_drawn.get(subject):
+        yield f"  not drawn, since it is not declared: {', '.join(summary.not_drawn[subject])}"
+
+
+def shared_notes(summary: Summary) -> list[str]:
     """What would be said of several subjects is said once: it is of the platform."""
     told = Counter(note for notes in summary.notes.values() for note in notes)
     return [note for note, subjects in told.items() if subjects > 1]
@@ -119,7 +124,8 @@ def _join(steps: list[int]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _rung(passed: int, step: int, found: list[Found], summary: Summary, subject: str) -> str:
+def rung_verdict(passed: int, step: int, found: list[Found], summary: Summary, subject: str) -> str:
+    """For example "12 right, 1 limit found"."""
     limits = sum(rung(f.needs) == step for f in found)
     if limits:
         return f"{passed} right, {limits} {'limit' if limits == 1 else 'limits'} found"
@@ -129,9 +135,10 @@ def _rung(passed: int, step: int, found: list[Found], summary: Summary, subject:
     return "no feature is declared" if undeclared else "not reached"
 
 
-def _limits(found: list[Found]) -> Iterator[str]:
+def limit_lines(found: list[Found]) -> Iterator[str]:
+    """What each finding limits, and what to declare so that such cases are not drawn."""
     for f in found:
-        yield f"  LIMIT: {_needs(f)}: {f.finding.kind}{f' at {f.finding.line}' if f.finding.line else ''}"
+        yield f"  LIMIT: {in_need(f)}: {f.finding.kind}{f' at {f.finding.line}' if f.finding.line else ''}"
     arguments = [argument for f in found if (argument := declaration(f.needs))]
     if arguments and len(arguments) == len(found):
         yield f'  with these limits it is: @subject(op="{found[0].case.op}", {", ".join(dict.fromkeys(arguments))})'
@@ -143,7 +150,8 @@ def declaration(needs: tuple[str, ...]) -> str:
     return next((trait.declare for trait in steps if trait.declare), "")
 
 
-def _needs(found: Found) -> str:
+def in_need(found: Found) -> str:
+    """The traits that the finding needs, the highest rung first."""
     return " and ".join(sorted(found.needs, key=lambda name: -BY_NAME[name].rung)) or "nothing beyond the simplest case"
 
 
@@ -166,10 +174,10 @@ def finding_lines(found: Found, number: int) -> Iterator[str]:
         yield f"  also: {other.kind}: {other.message}"
         yield from (f"  {line}" for line in explained_lines(other))
     yield f"  smallest case: {in_words(found.case)}"
-    yield f"  needs: {_needs(found)}; {_confirmed(found)}; met {found.met} times"
+    yield f"  needs: {in_need(found)}; {confirmed(found)}; met {found.met} times"
     if found.attribution:
         yield f"  {found.attribution}"
-    yield from _again(found)
+    yield from again_lines(found)
 
 
 def explained_lines(finding: Finding) -> Iterator[str]:
@@ -177,11 +185,13 @@ def explained_lines(finding: Finding) -> Iterator[str]:
     yield from (f"  explained: {words}" for words in finding.explains)
 
 
-def _confirmed(found: Found) -> str:
+def confirmed(found: Found) -> str:
+    """How often the smallest case failed again."""
     return f"failed {found.again} when run again" if found.again else "not run again"
 
 
-def _again(found: Found) -> Iterator[str]:
+def again_lines(found: Found) -> Iterator[str]:
+    """The commands that run and show the smallest case again."""
     if found.file:
         file, subject = shlex.quote(found.file), shlex.quote(found.subject)
         yield f"  again: python -m harness.replay {file} --subject {subject} --executor {found.executor}"

@@ -8,35 +8,15 @@ from numpy.typing import NDArray
 
 from harness.case import Case
 from harness.inputs import Materials
+from harness.listing import listed
 from harness.places import behind
 from harness.probe import DENSE, Weights
 from harness.tensors import Array
 
-#: So many runs of tokens are spelt out.
-MOST_RUNS = 3
 #: A weight that is this much smaller than it should be is none; a share of a row's weight that is next to none.
 NOTHING, LITTLE = 1e-6, 1e-3
 #: Scores below this are less than a number that some take for -inf.
 FAR_BELOW = -1000.0
-
-
-def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as runs (first, last)."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
-def listed(numbers: Iterable[int], noun: str) -> str:
-    """For example "tokens 16-20, 33 and 2 more runs"."""
-    spans = runs(int(number) for number in numbers)
-    words = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans[:MOST_RUNS])
-    more = f" and {len(spans) - MOST_RUNS} more runs" if len(spans) > MOST_RUNS else ""
-    return f"{noun}{'' if len(spans) == 1 and spans[0][0] == spans[0][1] else 's'} {words}{more}"
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,21 @@ from pathlib import Path
 
 import click
 
+from harness import page
 from harness.case import Case, Seq, to_json
-from harness.commands import Verb, one_line_errors
+from harness.commands import Verb, check_file, chosen_executor, has_gpu, html_option, one_line_errors
 from harness.corpus import Entry
 from harness.files import write_atomically
 from harness.geometry import Geometry
 from harness.inputs import materialise
+from harness.pictures import picture
+from harness.pool import Worker
 from harness.replay import find
 from harness.report import explained_lines, in_words
+from harness.results import Finding
 from harness.script import script
 from harness.subjects import WrongUse
+from harness.summary import Found
 from harness.traits import RUNGS, rung, traits
 
 #: Blocks of the pool that one line of the drawing takes.
@@ -24,21 +29,30 @@ MOST = 64
 
 
 @click.command(cls=Verb)
-@click.argument("case", metavar="CASE")
+@click.argument("names", metavar="CASE...", nargs=-1, required=True)
 @click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
 @click.option("--script", "as_script", is_flag=True, help="Write a reproduction that needs torch and triton only.")
 @click.option(
     "--subject", default=None, help="The subject that the script calls. Default: the one that the case was found with."
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write to a file.")
+@html_option
 @one_line_errors
-def main(case: str, corpus: Path, as_script: bool, subject: str | None, output: Path | None) -> int:
-    """Show a CASE (a file, or part of the name of one in the corpus)."""
-    found = find((case,), corpus)
+def main(
+    names: tuple[str, ...], corpus: Path, as_script: bool, subject: str | None, output: Path | None, html: Path | None
+) -> int:
+    """Show a CASE (a file, or part of the name of one in the corpus); with --html any number of them.
+
+    A page shows each as the subject sees it that it was found with, or that is given, on the executor it was found on.
+    """
+    if html is not None:
+        check_file("--html", html)
+        write_atomically(html, _page(find(names, corpus), subject))
+        return 0
+    found = find(names, corpus)
     if len(found) > 1 or not found:
-        raise WrongUse(
-            f"{case!r} fits {len(found)} cases, but should fit one: {', '.join(p.name for p, _ in found[:5])}"
-        )
+        told = ", ".join(p.name for p, _ in found[:5])
+        raise WrongUse(f"{' '.join(names)!r} fits {len(found)} cases, but should fit one: {told}")
     path, entry = found[0]
     text = script(entry, subject) if as_script else "\n".join(lines(path, entry)) + "\n"
     if output is None:
@@ -66,6 +80,33 @@ def lines(path: Path, entry: Entry) -> Iterator[str]:
     yield from table_lines(case)
     yield ""
     yield to_json(case).rstrip()
+
+
+def _page(found: list[tuple[Path, Entry]], subject: str | None) -> str:
+    """Cases by the executor that each was found on, each with its picture."""
+    exhibits = {}
+    for executor in dict.fromkeys(_executor(entry) for _, entry in found):
+        with Worker(executor) as worker:
+            for path, entry in found:
+                if _executor(entry) == executor:
+                    exhibits[path] = _exhibit(worker, path, entry, subject or entry.subject)
+    shown = [exhibits[path] for path, _ in found]
+    return page.render(
+        "Kvetch: cases", f"{len(shown)} {'case' if len(shown) == 1 else 'cases'}", [page.findings(shown, "Cases")]
+    )
+
+
+def _executor(entry: Entry) -> str:
+    """Where a case was found, if this machine can run it there."""
+    return entry.executor if entry.executor and (entry.executor != "gpu" or has_gpu()) else chosen_executor(None)
+
+
+def _exhibit(worker: Worker, path: Path, entry: Entry, subject: str) -> page.Exhibit:
+    finding = entry.finding or Finding(kind="nothing found", message="")
+    place = str(path) if subject else ""  # without a subject there is no command to run it again
+    found = Found(subject=subject, case=entry.case, finding=finding, file=place, executor=worker.executor)
+    kept = (("kept because", entry.why), ("found on", entry.date))
+    return page.Exhibit(found, picture(worker, found), title=path.name, more=kept)
 
 
 def table_lines(case: Case) -> Iterator[str]:

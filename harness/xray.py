@@ -8,9 +8,10 @@ from harness import factors, overflows, states, suppositions
 from harness.bounds import exceeds
 from harness.case import FAR, Case, replace
 from harness.inputs import materialise
+from harness.listing import listed
 from harness.operations import ATTENTION
 from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
-from harness.rows import Row, listed
+from harness.rows import Row
 from harness.traits import BY_NAME
 
 #: What is not live, and what it means that it must be finite.
@@ -29,7 +30,7 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
 
     Nothing where V cannot be changed alone (a prefix of K), or where no output comes back.
     """
-    if case.op not in (*ATTENTION, "merge") or case.v_is_k_prefix:
+    if not _applies(case):
         return ()
     tame = plain(case)
     if added := _added(tame, look):
@@ -37,10 +38,11 @@ def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, .
     words = _supposed(tame, look)
     if not words and (mixed := _mixed_dims(tame, look)):
         return (mixed,)
-    seen = [found for make in (quiet, padded) if (found := _seen(tame, look, make, where))]
+    row = _first_wrong_row(tame, look, where)
+    told = () if row is None else _told(case, row)
     if words:
-        return (words, *(seen[0] if seen else ()))[:MOST_SENTENCES]
-    return seen[0] if seen else _nothing_wrong(case, look, where)
+        return (words, *told)[:MOST_SENTENCES]
+    return told or _nothing_wrong(case, look, where)
 
 
 def _supposed(case: Case, look: Look) -> str:
@@ -50,18 +52,37 @@ def _supposed(case: Case, look: Look) -> str:
     return "" if seen is None else suppositions.explain(case, materials, *seen)
 
 
-def _seen(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[str, ...]:
+def _told(case: Case, row: tuple[Weights, int, int]) -> tuple[str, ...]:
+    return tuple(_of_states(*row) if case.op == "merge" else _of_row(Row.of(*row)))[:MOST_SENTENCES]
+
+
+def wrong_row(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[Weights, int, int] | None:
+    """The weights with the token and the head whose row `explain` tells of; None where it tells of something else."""
+    tame = plain(case)
+    if not _applies(case) or _added(tame, look) or _mixed_dims(tame, look):
+        return None
+    return _first_wrong_row(tame, look, where)
+
+
+def _applies(case: Case) -> bool:
+    """V can be changed alone, and makes the output."""
+    return case.op in (*ATTENTION, "merge") and not case.v_is_k_prefix
+
+
+def _first_wrong_row(case: Case, look: Look, where: tuple[int, ...]) -> tuple[Weights, int, int] | None:
+    rows = (_wrong_row(case, look, make, where) for make in (quiet, padded))
+    return next((row for row in rows if row is not None), None)
+
+
+def _wrong_row(case: Case, look: Look, make: Make, where: tuple[int, ...]) -> tuple[Weights, int, int] | None:
+    """The weights that were probed so, and a row with a wrong and no infinite one."""
     if make is padded and (case.op == "merge" or case.placement in FAR):
-        return ()
+        return None
     found = weights(case, look, make)
     if found is None or not found.wrong.any():
-        return ()
+        return None
     token, head = _worst_row(found, where)
-    if not np.isfinite(found.got[token, head]).all():
-        return ()
-    if case.op == "merge":
-        return tuple(_of_states(found, token, head))[:MOST_SENTENCES]
-    return tuple(_of_row(Row.of(found, token, head)))[:MOST_SENTENCES]
+    return (found, token, head) if np.isfinite(found.got[token, head]).all() else None
 
 
 def _worst_row(found: Weights, where: tuple[int, ...]) -> tuple[int, int]:
@@ -147,7 +168,10 @@ def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
 def _filled(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
     """What is wrong with the weights of full blocks: one key has weight 1 whatever is read of its K."""
     partly = BY_NAME["partly filled block"]
-    return _seen(partly.without(plain(case)), look, quiet, where) if case.op != "merge" and partly.has(case) else ()
+    if case.op == "merge" or not partly.has(case):
+        return ()
+    row = _wrong_row(partly.without(plain(case)), look, quiet, where)
+    return () if row is None else _told(case, row)
 
 
 def _not_finite(case: Case, look: Look) -> str:

@@ -1,4 +1,4 @@
-"""Shared by all tests: GPU tests run where there is one, nightly ones when asked for."""
+"""Shared by all tests: GPU and browser tests run where there is one, nightly ones when asked for."""
 
 import os
 import sys
@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "browser")]
 # Each xdist worker and each subject's worker has a core of its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(config, items):
-    chosen = config.getoption("-m")
-    for mark, present in (("gpu", Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()), ("nightly", False)):
+    from browsing import is_there
+
+    chosen, gpu = config.getoption("-m"), Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+    for mark, present in (("gpu", gpu), ("browser", is_there()), ("nightly", False)):
         if mark not in chosen and not present:
             deselected = [item for item in items if item.get_closest_marker(mark)]
             items[:] = [item for item in items if item not in deselected]

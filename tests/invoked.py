@@ -157,7 +157,7 @@ class Commands:
     def __call__(self, verb: str, *arguments: object) -> Result:
         """Invoke the verb in this process; what it has to say for `--executor` is the shared worker's business."""
         with ExitStack() as stack:
-            for module in (FUZZ, REPLAY, SCRIPT):
+            for module in (FUZZ, REPLAY, SCRIPT, SHOW):
                 stack.enter_context(patch.object(module, "Worker", lambda *_: Lent(self.worker)))
             stack.enter_context(patch("harness.commands.has_gpu", lambda: False))
             return CliRunner(env=self.env).invoke(VERBS[verb], [str(argument) for argument in arguments])

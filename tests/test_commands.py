@@ -69,7 +69,7 @@ def test_what_nobody_expected_is_a_fault_of_the_harness_with_its_traceback(error
         (["fuzz", "--seed", "-3"], "Invalid value for '--seed'"),
         (["fuzz", "--corpus", __file__], "Invalid value for '--corpus'"),
         (["fuzz", "--minuets", "1"], "No such option"),
-        (["show"], "Missing argument 'CASE'"),
+        (["show"], "Missing argument 'CASE...'"),
         (["fzuz"], "No such command 'fzuz'"),
     ],
 )

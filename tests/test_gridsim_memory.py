@@ -46,6 +46,23 @@ def test_a_dead_element_is_seen_where_it_is_read_and_nowhere_else():
     assert found.program == (0, 2, 0)
 
 
+def test_all_rows_that_a_line_reads_wrongly_are_named_where_that_is_asked_for():
+    q, k, v, lens, table = case(torch.float16, [20])
+    state = np.full(k.numel(), 2, np.uint8)
+    dead = {(int(table[0, 0]), 2, 1), (int(table[0, 1]), 3, 0)}
+    for block, slot, head in dead:
+        state[np.ravel_multi_index((block, slot, head, 0), k.shape) :][: k.shape[3]] = 1
+    for most, named in ((0, set()), (1, {min(dead)}), (9, dead)):
+        memory = gridsim.Memory()
+        memory.most_rows = most
+        memory.declare(k, name="k_cache", state=state)
+        with gridsim.active(memory):
+            launch(q, k, v, lens, table)
+        (found,) = memory.accesses
+        assert found.rows == named if most != 1 else found.rows <= dead
+        assert found.count == 2 * 2 * k.shape[3]
+
+
 def test_a_write_past_the_output_is_dropped_and_one_between_its_strides_is_performed():
     x, whole = torch.ones(64), torch.zeros(128)
     view = whole[8:40]

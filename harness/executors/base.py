@@ -23,6 +23,9 @@ from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor, copied
 from harness.values import DTYPES
 from harness.writes import CACHES, apply
 
+#: Of what a call wrote where it should not, so many slots or rows are told.
+MOST_ROWS = 4096
+
 _TORCH = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -57,6 +60,7 @@ class BadAccess:
     line: str
     count: int
     story: str = ""  # what more the executor can tell
+    rows: frozenset[tuple[int, ...]] = frozenset()  # all of them without the last index, where owners are watched
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Written:
     was: float
     count: int
     some: tuple[tuple[float, float], ...] = ()  # (got, was) of the first, in the head of the first where it has one
+    rows: frozenset[tuple[int, ...]] = field(default=frozenset(), compare=False)  # all, without the last index
 
     @classmethod
     def between(cls, tensor: str, after: Array, before: Array) -> "Written | None":
@@ -94,7 +99,8 @@ class Written:
         alike = np.argwhere(differs if len(at) < 4 else differs[:, :, at[2], :])
         places = [tuple(place) if len(at) < 4 else (*place[:2], at[2], place[2]) for place in alike[:TOLD].tolist()]
         some = tuple((float(after[place]), float(before[place])) for place in places)
-        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()), some)
+        rows = frozenset(tuple(row) for row in np.argwhere(differs.any(axis=-1))[:MOST_ROWS].tolist())
+        return cls(tensor, at, float(after[at]), float(before[at]), int(differs.sum()), some, rows)
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,8 @@ class Placement:
         written = Written.between(name, to_numpy(after), self._expected(name, self._before[name], rows))
         if written is None or isinstance(written.index, int):
             return written
-        return replace(written, index=(int(used[written.index[0]]), *written.index[1:]))
+        index, *others = [(int(used[row[0]]), *row[1:]) for row in (written.index, *written.rows)]
+        return replace(written, index=index, rows=frozenset(others))
 
     def _compared(self, name: str, tensor: Tensor) -> Written | None:
         return Written.between(name, to_numpy(self.after(tensor)), self._expected(name, tensor.view))

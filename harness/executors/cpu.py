@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from harness.case import Case
 from harness.executors import gridsim
-from harness.executors.base import BadAccess, Conditions, Failure, Observed, Placement, observe
+from harness.executors.base import MOST_ROWS, BadAccess, Conditions, Failure, Observed, Placement, observe
 from harness.inputs import Materials
 from harness.subjects import Subject, WrongUse
 from harness.tensors import DEAD
@@ -49,6 +49,7 @@ class GridSim:
         memory.scratch.fill, memory.lanes = self.conditions.fill, self.conditions.lanes
         if self.conditions.owners:
             owned(memory, materials, placement)
+            memory.most_rows = MOST_ROWS
         reads, trace = TorchReads(placement), gridsim.Trace(memory, self.conditions.order, materials.case.hints.config)
         observed = _supported(subject, placement, reads, trace)
         return replace(
@@ -181,7 +182,7 @@ def _unwritten(trace: gridsim.Trace, returned: Any) -> list[Any]:
 
 def _bad_access(access: gridsim.Access) -> BadAccess:
     what = access.kind, access.tensor, access.index, access.program, access.line, access.count
-    return BadAccess(*what, story=access.story)
+    return BadAccess(*what, story=access.story, rows=access.rows)
 
 
 class Interpreter:

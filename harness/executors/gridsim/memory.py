@@ -37,6 +37,7 @@ class Access:
     count: int
     path: str
     story: str = ""  # what more there is to say of the first
+    rows: frozenset[tuple[int, ...]] = frozenset()  # all of them, less the last index of each: where these are kept
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,12 @@ class Allocation:
         axes, reached = self.position(np.array(index * itemsize // self.itemsize))
         return tuple(int(axis) for axis in axes) if reached else index - self.start * self.itemsize // itemsize
 
+    def rows_of(self, index: Array, itemsize: int, most: int) -> frozenset[tuple[int, ...]]:
+        """Name the rows of the view that elements lie in, so many at most: indices without the last."""
+        axes, inside = self.position(index * itemsize // self.itemsize)
+        rows = np.stack([axis[inside] for axis in axes[:-1]], axis=-1) if len(axes) > 1 else np.empty((0, 0), int)
+        return frozenset(tuple(row) for row in np.unique(rows, axis=0)[:most].tolist())
+
     def story(self, code: int, place: tuple[int, ...] | int) -> str:
         """Say more of a place where nobody should be."""
         if code == DEAD:
@@ -174,6 +181,7 @@ class Memory:
         self.undefined: dict[str, str] = {}  # line of a masked load without `other` that shut lanes out: what it loads
         self.lanes = 0  # the byte that such lanes are filled with
         self.parties: dict[tuple[int, tuple[int, ...], tuple[int, ...], int], Ownership] = {}
+        self.most_rows = 0  # how many rows of each record are kept by name
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -216,7 +224,8 @@ class Memory:
                 first = np.unravel_index(int(lanes.argmax()), lanes.shape)
                 place = owner.place(int(found.index[first]), found.itemsize)
                 lane, line, story = int(first[0]), found.line, owner.story(code, place)
-                self.add(Access(kind, owner.name, place, program(lane), str(line), count, line.path, story))
+                rows = self._rows(owner, found.index[lanes], found.itemsize)
+                self.add(Access(kind, owner.name, place, program(lane), str(line), count, line.path, story, rows))
 
     def note(
         self, owner: Allocation, grid: tuple[int, int, int], kind: str, touch: Touch, lanes: Array, story: str
@@ -226,7 +235,11 @@ class Memory:
             first = int(lanes.argmax())
             place, program = owner.place(int(touch.index[first]), touch.itemsize), int(touch.programs[first])
             where, line = coordinates(program, grid), touch.line
-            self.add(Access(kind, owner.name, place, where, str(line), count, line.path, story))
+            rows = self._rows(owner, touch.index[lanes], touch.itemsize)
+            self.add(Access(kind, owner.name, place, where, str(line), count, line.path, story, rows))
+
+    def _rows(self, owner: Allocation, index: Array, itemsize: int) -> frozenset[tuple[int, ...]]:
+        return owner.rows_of(index, itemsize, self.most_rows) if self.most_rows else frozenset()
 
     def unwritten(self, tensor: torch.Tensor) -> None:
         """Say that nobody has written a tensor's storage yet: reading it is recorded until somebody has."""
@@ -247,7 +260,7 @@ class Memory:
     def add(self, new: Access) -> None:
         """Count an access in with those of its kind, tensor and line."""
         old = self.found.get((new.kind, new.tensor, f"{new.path}:{new.line}"))
-        kept = replace(old, count=old.count + new.count) if old else new
+        kept = replace(old, count=old.count + new.count, rows=old.rows | new.rows) if old else new
         self.found[new.kind, new.tensor, f"{new.path}:{new.line}"] = kept
 
 
