@@ -46,6 +46,11 @@ class Recipe:
     reduced: str = ""
 
     @property
+    def project(self) -> str:
+        """Whose suite it is."""
+        return self.name.replace(",", "").split()[0]
+
+    @property
     def op(self) -> Op:
         """The operation, the same in every case."""
         return self.cases[0].op

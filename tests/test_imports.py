@@ -13,11 +13,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "attribution", "builds", "campaign", "commands", "compiles", "compiles_table", "control", "corpus", "crew",
-    "doctor", "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz", "hunt", "journal", "known", "machine",
-    "mutants", "mutate", "operators", "paired", "platforms", "pool", "replay", "report", "running", "screen",
-    "selection", "shrink", "source", "strategies", "subjects", "suite", "summary", "tables", "traits", "verdicts",
-    "workloads", "__main__",
+    "attribution", "builds", "campaign", "columns", "commands", "comparison", "comparison_figure", "comparison_table",
+    "compiles", "compiles_table", "control", "corpus", "crew", "doctor", "exam", "exam_page", "exam_table",
+    "examiner", "fixed", "fuzz", "hunt", "injections", "journal", "known", "machine", "mutants", "mutate",
+    "operators", "paired", "platforms", "pool", "recipes", "replay", "report", "running", "screen", "selection",
+    "shrink", "source", "strategies", "subjects", "suite", "summary", "tables", "thresholds", "traits", "trials",
+    "verdicts", "workloads", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
