@@ -10,7 +10,7 @@ from harness.mutants import Mutant
 from harness.verdicts import Exam, Verdict
 
 #: What each error may take: one that needs more is called missed.
-CASES, SECONDS = 200, 60.0
+CASES, SECONDS = 200, 120.0
 
 #: Hunts mutants; the verdicts, one for each, come in any order.
 Examine = Callable[[list[Mutant]], Iterable[Verdict]]

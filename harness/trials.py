@@ -52,7 +52,7 @@ def _tried(worker: Worker, recipe: Recipe, as_it_is: str, subject: str, seconds:
     for number in range(len(recipe.cases)):
         if time.monotonic() - began >= seconds:
             return trial("out of time")
-        said = _verdict(worker, recipe, number, subject)
+        said = _verdict(worker, recipe, number, subject, CASE_SECONDS)
         declined = declined or said["declined"]
         cases += not said["declined"]
         if said["fails"]:
@@ -70,7 +70,7 @@ def _confirmed(found: Trial, worker: Worker, recipe: Recipe, number: int, as_it_
     return msgspec.structs.replace(found, outcome="out of time" if slow else "fails as it is", message=said["fails"])
 
 
-def _verdict(worker: Worker, recipe: Recipe, number: int, subject: str, limit: float = CASE_SECONDS) -> dict[str, str]:
+def _verdict(worker: Worker, recipe: Recipe, number: int, subject: str, limit: float) -> dict[str, str]:
     """What the suite says of one case; a worker that dies or hangs has failed it."""
     try:
         said: dict[str, str] = worker.call("harness.peers:verdict", recipe.name, number, subject, limit_seconds=limit)
