@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness import exam_page, exam_table
+from harness import comparison, exam_page, exam_table, injections, thresholds
 from harness.commands import (
     DEFAULT_OP,
     Verb,
@@ -65,6 +65,10 @@ from harness.verdicts import Exam, Verdict, exit_code, to_builtins
 @op_option
 @executor_option
 @device_option
+@click.option("--others", is_flag=True, help="Try the recipes of other projects' tests on the planted faults as well.")
+@click.option(
+    "--sensitivity", is_flag=True, help="Instead of mutants, find the smallest injected errors that are found."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to this file.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a section into this file.")
@@ -83,12 +87,16 @@ def main(**options: Any) -> int:
             check_writable(f"--{option}", options[option].absolute().parent)
             options[option].absolute().parent.mkdir(parents=True, exist_ok=True)
     options["executor"] = chosen_executor(options["executor"])
-    wanted = Wanted(**{name: options[name] for name in Wanted.__dataclass_fields__})
-    selected = select(wanted)
+    if options["others"] and options["executor"] != "gridsim":
+        raise WrongUse(f"--others runs on gridsim alone, but the executor is {options['executor']!r}")
     console = Console(stderr=options["as_json"])
-    exam = run(selected, options, console)
+    exam = sensed(options, console) if options["sensitivity"] else run(_selected(options), options, console)
     conclude(exam, options, lambda line: write(console, line))
     return exit_code(exam)
+
+
+def _selected(options: dict[str, Any]) -> Selected:
+    return select(Wanted(**{name: options[name] for name in Wanted.__dataclass_fields__}))
 
 
 def run(selected: Selected, options: dict[str, Any], console: Console) -> Exam:
@@ -107,6 +115,61 @@ def run(selected: Selected, options: dict[str, Any], console: Console) -> Exam:
         interrupted=interrupted,
         mutants=tuple(verdicts),
     )
+
+
+def sensed(options: dict[str, Any], console: Console) -> Exam:
+    """Inject errors, smaller and smaller, and tell which were found."""
+    _check_injected(options)
+    chosen = [one for one in injections.INJECTIONS if not options["names"] or one.name in options["names"]]
+    known = {(blank.injection, blank.dtype): blank for blank in injections.blank(chosen)}
+    began, interrupted = time.monotonic(), False
+    with (
+        tempfile.TemporaryDirectory(prefix="kvetch-exam-") as folder,
+        Crew(options["workers"], options["executor"], options["device"]) as crew,
+    ):
+        try:
+            for one in thresholds.measured(
+                known.values(), lambda mutants: crew.examine(_steps(mutants, options, folder))
+            ):
+                known[one.injection, one.dtype] = one
+                write(console, thresholds.line(one))
+        except KeyboardInterrupt:
+            interrupted = True
+    return Exam(
+        executor=options["executor"],
+        seed=options["seed"],
+        limit=thresholds.SECONDS,
+        workers=options["workers"],
+        seconds=round(time.monotonic() - began, 1),
+        interrupted=interrupted,
+        thresholds=tuple(known.values()),
+    )
+
+
+def _check_injected(options: dict[str, Any]) -> None:
+    """Raise WrongUse for what makes no sense without mutants."""
+    for option, name in (("subject", "subjects"), ("mutants", "mutants"), ("class", "classes"), ("others", "others")):
+        if options[name]:
+            raise WrongUse(f"--{option} does not go with --sensitivity, which injects errors into kernels of ours")
+    names = [one.name for one in injections.INJECTIONS]
+    for name in options["names"]:
+        if name not in names:
+            raise WrongUse(f"no injected error is named {name!r}; there are {', '.join(names)}")
+
+
+def _steps(mutants: list[Mutant], options: dict[str, Any], folder: str) -> list[Job]:
+    return [
+        Job(
+            mutant=mutant,
+            op=operation(mutant.subject),
+            seconds=thresholds.SECONDS,
+            cases=thresholds.CASES,
+            seed=_seed(options["seed"], mutant),
+            folder=folder,
+            systematic=True,
+        )
+        for mutant in mutants
+    ]
 
 
 def _hunted(selected: Selected, options: dict[str, Any], console: Console) -> tuple[list[Verdict], bool]:
@@ -138,6 +201,7 @@ def _jobs(selected: Selected, options: dict[str, Any], folder: str) -> Iterator[
                 seed=_seed(options["seed"], mutant),
                 folder=folder,
                 systematic=systematic,
+                others=options["others"],
             )
 
 
@@ -167,7 +231,7 @@ def conclude(exam: Exam, options: dict[str, Any], say: Callable[[str], None]) ->
     for line in exam_table.lines(exam, list(_repeated(options))):
         say(line)
     if options["as_json"]:
-        click.echo(json.dumps(to_builtins(exam)))
+        click.echo(json.dumps(to_builtins(exam) | comparison.figures(exam)))
     if options["html"]:
         exam_page.write(options["html"], exam)
     if options["markdown"]:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import click
 
+from harness import comparison_figure, comparison_table, thresholds
+from harness.columns import aligned, markdown_table
 from harness.commands import Verb, one_line_errors
+from harness.comparison import compared
 from harness.files import write_atomically
 from harness.verdicts import Exam, Verdict, from_file
 
@@ -68,17 +71,13 @@ def lines(exam: Exam, options: Sequence[str] = ()) -> Iterator[str]:
     """The whole report; `options` are those of the command that reproduces one mutant."""
     planted = worst_first(exam.of(systematic=False))
     if planted:
-        yield from _aligned([COLUMNS, *(row(verdict) for verdict in planted)])
+        yield from aligned([COLUMNS, *(row(verdict) for verdict in planted)])
     for verdict in worst_first(exam.mutants):
         yield from _trouble(verdict, options)
+    yield from comparison_table.lines(exam)
+    yield from thresholds.lines(exam)
     yield ""
     yield from score_lines(exam)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(cells[column]) for cells in rows) for column in range(len(COLUMNS))]
-    for cells in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _trouble(verdict: Verdict, options: Sequence[str]) -> Iterator[str]:
@@ -145,18 +144,13 @@ def markdown(exam: Exam) -> str:
     planted, systematic = worst_first(exam.of(systematic=False)), worst_first(exam.of(systematic=True))
     parts = [TITLE, "\n".join(f"* {line.strip()}" for line in score_lines(exam))]
     if planted:
-        table = [COLUMNS, ("---",) * len(COLUMNS), *(row(verdict) for verdict in planted)]
-        parts.append("\n".join(f"| {' | '.join(map(_escaped, cells))} |" for cells in table))
+        parts.append(markdown_table([COLUMNS, *map(row, planted)]))
     for verdict in (*planted, *systematic):
         if not verdict.passed:
             reason = f" {verdict.unfound}" if verdict.unfound else ""
             parts.append(f"{found_by(verdict)}: `{verdict.name}`: {verdict.story}.{reason}")
             parts.append(f"```diff\n{verdict.diff.rstrip()}\n```" if verdict.diff else f"> {verdict.message}")
     return "\n\n".join(parts) + "\n"
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("<", "&lt;")
 
 
 def into(document: str, section: str) -> str:
@@ -169,10 +163,25 @@ def into(document: str, section: str) -> str:
     return f"{document.rstrip()}\n\n{section}"
 
 
+def sections(exam: Exam, figure: str) -> Iterator[str]:
+    """Those for which the exam has something; `figure` is the path of the picture from the document."""
+    if exam.mutants:
+        yield markdown(exam)
+    if compared(exam):
+        yield comparison_table.markdown(exam, figure)
+    if exam.thresholds:
+        yield thresholds.markdown(exam)
+
+
 def write_into(file: Path, exam: Exam) -> None:
-    """Put the section into the file, which need not be there."""
+    """Put the sections into the file, which need not be there, and the figure of who finds what beside it."""
     document = file.read_text(encoding="utf-8") if file.exists() else "# The exam\n"
-    write_atomically(file, into(document, markdown(exam)))
+    figure = file.with_suffix(".svg")
+    for section in sections(exam, figure.name):
+        document = into(document, section)
+    write_atomically(file, document)
+    if compared(exam):
+        comparison_figure.write(figure, exam)
 
 
 @click.command(cls=Verb)
@@ -180,7 +189,7 @@ def write_into(file: Path, exam: Exam) -> None:
 @click.argument("document", type=click.Path(dir_okay=False, path_type=Path))
 @one_line_errors
 def main(run: Path, document: Path) -> int:
-    """Write the table of RUN, what `python -m harness.exam --json` printed, into DOCUMENT."""
+    """Write the tables of RUN, what `python -m harness.exam --json` printed, into DOCUMENT."""
     write_into(document, from_file(run))
     return 0
 

@@ -17,6 +17,7 @@ from harness.mutants import Mutant, plant
 from harness.pool import HarnessFault, Worker
 from harness.subjects import WrongUse
 from harness.summary import Summary
+from harness.trials import Trial, trials
 from harness.verdicts import Verdict, faulty, verdict
 
 #: Seconds that making a case smaller may take, whenever it was found.
@@ -33,6 +34,8 @@ class Job(Record, frozen=True):
     folder: str
     systematic: bool = False
     as_it_is: bool = False  # hunt the subject without the fault
+    cases: int | None = None  # at most so many; None: as many as there is time for
+    others: bool = False  # try other projects' recipes as well
 
 
 def main(executor: str, device: int | None) -> None:
@@ -60,11 +63,20 @@ def examine(worker: Worker, job: Job) -> Verdict:
         with tempfile.TemporaryDirectory(dir=job.folder) as folder:
             worker.renew()
             summary = _hunt(worker, job, job.mutant.subject if job.as_it_is else plant(job.mutant, Path(folder)))
-            return verdict(job.mutant, summary, time.monotonic() - began, job.systematic)
+            found = verdict(job.mutant, summary, time.monotonic() - began, job.systematic)
+        return msgspec.structs.replace(found, others=_others(worker, job))
     except (WrongUse, HarnessFault) as error:
         return faulty(job.mutant, str(error), job.systematic)
     except Exception:
         return faulty(job.mutant, traceback.format_exc(), job.systematic)
+
+
+def _others(worker: Worker, job: Job) -> tuple[Trial, ...]:
+    """What other projects' recipes say of it; none can see a fault of the judge, and no systematic mutant is shown."""
+    if not job.others or job.systematic or job.as_it_is or job.mutant.is_of_judge:
+        return ()
+    with tempfile.TemporaryDirectory(dir=job.folder) as folder:
+        return trials(worker, job.mutant, job.op, Path(folder), job.seconds)
 
 
 def _hunt(worker: Worker, job: Job, subject: str) -> Summary:
@@ -74,6 +86,7 @@ def _hunt(worker: Worker, job: Job, subject: str) -> Summary:
         executor=worker.executor,
         seconds=job.seconds,
         seed=job.seed,
+        max_cases=job.cases,
         stop_at_first=True,
         shrinks=not job.systematic,
         grace=GRACE,

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from harness.case import Case, Record
+from harness.injections import Threshold
 from harness.mutants import JUDGE, Mutant, diff
 from harness.results import Finding
 from harness.subjects import WrongUse
 from harness.summary import Found, Summary
+from harness.trials import Trial
 
 
 class Verdict(Record, frozen=True):
@@ -43,6 +45,7 @@ class Verdict(Record, frozen=True):
     says: tuple[str, ...] = ()  # what was said instead
     diff: str = ""  # of a mutant that was not found
     fault: str = ""  # of the harness, which leaves the mutant without a verdict
+    others: tuple[Trial, ...] = ()  # what other projects' recipes made of it, where they were tried
 
     @property
     def passed(self) -> bool:
@@ -153,6 +156,7 @@ class Exam(Record, frozen=True):
     equivalent: int = 0  # systematic mutants that change nothing, which were left out
     interrupted: bool = False
     mutants: tuple[Verdict, ...] = ()
+    thresholds: tuple[Threshold, ...] = ()  # of injected errors, where these were hunted instead of mutants
 
     def of(self, systematic: bool) -> tuple[Verdict, ...]:
         """Either the systematic mutants or the planted faults."""
@@ -172,7 +176,8 @@ class Exam(Record, frozen=True):
 
 def exit_code(exam: Exam) -> int:
     """0 passed, 1 a score too low, 3 a fault of the harness, 5 it was interrupted before that was known."""
-    if any(verdict.fault for verdict in exam.mutants):
+    steps = (step for threshold in exam.thresholds for step in threshold.steps)
+    if any(verdict.fault for verdict in exam.mutants) or any(step.fault for step in steps):
         return 3
     enough = exam.score(systematic=False) >= exam.min_score and exam.score(systematic=True) >= exam.min_systematic
     return 1 if not enough else 5 if exam.interrupted else 0
@@ -193,14 +198,18 @@ def to_builtins(exam: Exam) -> dict[str, Any]:
         "systematic_score": round(exam.score(systematic=True), 4),
         "exit_code": exit_code(exam),
     }
-    return figures | _every_field(exam) | {"mutants": [_every_field(verdict) for verdict in exam.mutants]}
+    plain: dict[str, Any] = _every_field(exam)
+    return figures | plain
 
 
-def _every_field(record: Record) -> dict[str, Any]:
+def _every_field(value: Any) -> Any:
     """Those that have their default as well, so that no reader has to know it."""
-    names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
-    plain: dict[str, Any] = msgspec.to_builtins({encoded: getattr(record, name) for encoded, name in names})
-    return plain
+    if isinstance(value, tuple):
+        return [_every_field(part) for part in value]
+    if not isinstance(value, Record):
+        return value
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    return {encoded: _every_field(getattr(value, name)) for encoded, name in names}
 
 
 def from_file(path: Path) -> Exam:

@@ -8,19 +8,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 from hunting import changed
 from invoked import SUBJECTS
 
-from harness import exam, exam_page, exam_table
+from harness import exam, exam_page, exam_table, examiner
 from harness.campaign import Plan
 from harness.case import Case, Seq, replace
 from harness.crew import Crew
 from harness.examiner import Job
 from harness.mutants import Mutant, home
+from harness.pool import Worker
 from harness.results import Finding
 from harness.selection import Wanted, kernel_files, select
 from harness.subjects import SUBJECTS as SUBJECTS_OF_OURS
@@ -103,6 +104,7 @@ def test_a_planted_fault_is_found_and_what_changes_nothing_is_not(examined: Resu
     assert (nothing["found"], nothing["kind"], nothing["sequences"]) == (False, "", 0)
     assert nothing["cases"] >= 1
     assert nothing["seconds"] >= 4
+    assert (one["others"], "others" in plain) == ([], False)  # nobody asked
 
 
 def test_a_score_that_is_too_low_is_exit_code_1(examined: Result) -> None:
@@ -138,6 +140,22 @@ def test_a_run_can_be_read_again_and_its_table_put_into_a_document(examined: Res
     environment = os.environ | {"PYTHONPATH": str(Path(exam.__file__).parents[1])}
     subprocess.run(command, cwd=tmp_path, check=True, env=environment)
     assert exam_table.markdown(again) in (tmp_path / "exam.md").read_text()
+
+
+def test_others_are_tried_on_the_same_faults(tmp_path: Path) -> None:
+    names = [part for name in ("merged-in-base-two", "at-most-four-states") for part in ("--name", name)]
+    written = ["--markdown", str(tmp_path / "exam.md"), "--executor", "gridsim"]
+    done = run("--others", "--no-systematic", *names, "--seconds", "10", "--workers", "1", "--json", *written)
+    assert done.exit_code == 0, done.stderr
+    plain = json.loads(done.stdout)
+    tried = {mutant["name"]: mutant["others"][0]["outcome"] for mutant in plain["mutants"]}
+    assert tried == {"merged-in-base-two": "found", "at-most-four-states": "missed"}
+    (vllm,) = plain["others"]["projects"]
+    assert (vllm["who"], vllm["planted"], vllm["found"], vllm["operations"]) == ("vLLM", 2, 1, ["merge"])
+    assert (plain["others"]["kvetch"]["found"], plain["others"]["recipes"][0]["who"]) == (2, "vLLM merge")
+    assert "who finds what, of 2 planted faults" in done.stderr
+    assert "| vLLM | merge | 2 | 1 | 2 |" in (tmp_path / "exam.md").read_text()
+    assert "vLLM 1 of 2" in (tmp_path / "exam.svg").read_text()
 
 
 def test_a_users_subject_is_copied_and_its_faults_are_found(folder: Path) -> None:
@@ -203,6 +221,7 @@ def test_systematic_mutants_are_made_of_a_users_kernel(tmp_path: Path) -> None:
         (FAULTS, ("--subject", "no_such.py:fn"), "subject 'no_such.py:fn': there is no file no_such.py"),
         (FAULTS, ("--min-score", "2"), "Invalid value for '--min-score'"),
         (FAULTS, ("--html", "/dev/null/page.html"), "--html is"),
+        (FAULTS, ("--others", "--executor", "interpreter"), "--others runs on gridsim alone, but the executor is 'int"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -395,6 +414,15 @@ def test_a_mutant_that_cannot_be_planted_is_told_by_its_examiner(tmp_path: Path)
     with Crew(1, "gridsim") as crew:
         (seen,) = crew.examine([job])
     assert seen.fault.startswith("mutant 'mutant': old occurs 0 times in kernels/decode.py, expected once: 'in vain'")
+
+
+def test_no_recipe_is_tried_on_a_fault_of_the_judge_nor_on_a_systematic_mutant(tmp_path: Path) -> None:
+    (judge,) = select(Wanted(classes=("ORACLE",), systematic=False)).planted[:1]
+    kernel = changed("decode.py", "head // group", "head * 0")
+    for mutant, systematic in ((judge, False), (kernel, True)):
+        fields = {"op": "decode", "seconds": 1.0, "seed": 1, "folder": str(tmp_path), "others": True}
+        job = Job(mutant=mutant, systematic=systematic, **fields)
+        assert examiner._others(cast(Worker, None), job) == ()
 
 
 def test_a_plan_shrinks_unless_it_says_otherwise() -> None:
