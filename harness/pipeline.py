@@ -20,11 +20,11 @@ from harness.judge import judge
 from harness.laws import First, told
 from harness.operations import ATTENTION
 from harness.platforms import judging
+from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
 from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
-from harness.tensors import Array
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
 SAMPLE = 8
@@ -141,13 +141,13 @@ class Session:
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
         return [msgspec.structs.replace(f, explains=(*f.explains, *words)) if f is told else f for f in findings]
 
-    def look(self, materials: Materials) -> tuple[Array, Bound] | None:
-        """The output of one more call with the bound of its own inputs."""
+    def look(self, materials: Materials) -> Seen | None:
+        """What one more call gives, with the bound of its own inputs."""
         observed = self.observe(materials) if not self.lost else None
         if observed is None or observed.out is None:
             return None
         bound = self._bound(materials, observed, _read(materials.case, self.subject, observed).arithmetic)
-        return None if bound is None else (observed.out, bound)
+        return None if bound is None else Seen(observed.out, bound, observed.lse)
 
     def observe(self, materials: Materials) -> Observed:
         """One call."""

@@ -192,6 +192,13 @@ class Row:
         tokens = tokens_in(self.weights, sequence)
         return {int(token) for token in tokens[(tokens >= 0) & (self.got != 0)]}
 
+    def empty(self) -> str:
+        """It sees no key; the mean of those that it may not see is what masked scores give that are all alike."""
+        own = self.got[self.mine >= 0]
+        alike = len(own) and np.ptp(own) <= 2 * self.within.max() and own[0] > NOTHING
+        words = ", not the mean of hidden keys, as with a finite number in place of -inf for hidden keys"
+        return f"sees no key: its output should be 0{words if alike else ''}"
+
     def foreign(self) -> Iterator[str]:
         """Weight on cells that are not this sequence's, or not this KV head's."""
         there = self.extra & (self.mine < 0)

@@ -80,8 +80,8 @@ def _added(case: Case, look: Look) -> str:
     seen = look(quiet(case))
     if seen is None:
         return ""
-    out = np.asarray(seen[0]).astype(np.float64)
-    wrong = exceeds(*seen) & np.isfinite(out)
+    out = np.asarray(seen.out).astype(np.float64)
+    wrong = exceeds(seen.out, seen.bound) & np.isfinite(out)
     if not wrong.any():
         return ""
     return f"the output is {out[wrong][0]:.4g} where V is 0 everywhere: something is added to it that is no V"
@@ -93,8 +93,8 @@ def _mixed_dims(case: Case, look: Look) -> str:
     if seen is None:
         return ""
     pattern = dim_pattern(case)
-    share = np.asarray(seen[0]).astype(np.float64) / pattern
-    allowed = seen[1].out / pattern
+    share = np.asarray(seen.out).astype(np.float64) / pattern
+    allowed = seen.bound.out / pattern
     first, allowed_first = share[..., :1], allowed[..., :1]
     apart = np.abs(share - first) > 4 * (allowed + allowed_first) * np.maximum(1.0, np.abs(first))
     if not (apart & np.isfinite(share)).any():
@@ -139,7 +139,7 @@ def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
     if len(where) == 3:
         return f"its lse should be {'that of the sink alone' if case.sinks else '-inf'}"
     seen = look(quiet(plain(case)))
-    if seen is None or not np.isfinite(np.asarray(seen[0][where[1]]).astype(np.float64)).all():
+    if seen is None or not np.isfinite(np.asarray(seen.out[where[1]]).astype(np.float64)).all():
         return "its weights sum to 0, and 0 is divided by that sum"
     return "its output should be 0, but what is no key of it counts"
 
@@ -174,7 +174,7 @@ def _spoils(case: Case, name: str, look: Look) -> bool:
 
 def _wrong(case: Case, look: Look) -> bool:
     seen = look(materialise(case))
-    return seen is not None and bool(exceeds(*seen).any())
+    return seen is not None and bool(exceeds(seen.out, seen.bound).any())
 
 
 # --- one row -----------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def _of_row(row: Row) -> Iterator[str]:
         yield f"{row.place}: {whole}"
         return
     if not row.visible.any():
-        yield f"{row.place} sees no key: its output should be 0"
+        yield f"{row.place} {row.empty()}"
     sentences = (*row.foreign(), *row.hidden(), *row.missing(), *factors.rest(row))
     yield from (f"{row.place}: {sentence}" for sentence in sentences or (factors.worst(row),))
 

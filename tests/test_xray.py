@@ -326,6 +326,17 @@ def test_a_row_that_sees_no_key_is_told_so_where_it_has_an_output() -> None:
     assert told[0] == "sequence 0, head 0 sees no key: its output should be 0"
 
 
+def test_a_row_without_keys_that_is_the_mean_of_hidden_ones_is_told_as_a_sentinel() -> None:
+    def run(inputs: Any) -> Any:
+        out = extend(inputs)  # the first of four queries stands before the first of three tokens
+        out[0] = gather(inputs, 0)[1].mean(0).repeat_interleave(2, dim=0)
+        return out
+
+    case = replace(TWO, op="extend", seqs=(Seq(query_len=4, kv_len=3, tag=1),))
+    told = explained(case, run)
+    assert told[0].endswith("not the mean of hidden keys, as with a finite number in place of -inf for hidden keys")
+
+
 def test_q_that_is_read_from_another_row_is_named_with_its_token_and_head() -> None:
     def run(inputs: Any) -> Any:
         rows = inputs.q.reshape(-1, inputs.q.shape[2]).roll(-3, 0)
