@@ -47,6 +47,26 @@ def after_another(hunt: Hunt, alone: Result) -> Result | None:
     return min(pair.failing, key=lambda result: size(result.case), default=None)
 
 
+def first_of_all(hunt: Hunt, met: Result) -> Result:
+    """The smallest case of what fails as the first call of a process alone: each is run in a process of its own."""
+    assert met.headline is not None
+    family, deadline, failing = met.headline.family, time.monotonic() + SECONDS, [met]
+
+    def fails(case: Case) -> bool:
+        if time.monotonic() > deadline or hunt.campaign.interrupted:
+            raise _Late
+        limit = hunt.campaign.limit()
+        result = hunt.campaign.runner.run(case, hunt.subject, limit, thorough=True, fresh=True)
+        if result.headline is None or result.headline.family != family:
+            return False
+        failing.append(result)
+        return True
+
+    with suppress(_Late):
+        shrink(met.case, fails)
+    return min(failing, key=lambda result: size(result.case))
+
+
 class _Pair:
     """Runs a case after the one before it, each time in a process of its own."""
 

@@ -125,7 +125,7 @@ class Session:
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
         """Look once more at wrong values of several sequences, and watch whose blocks each program reads."""
         where, wrong = self.where.under(Conditions(owners=True)), ("accuracy", "not finite", "inexact")
-        if self.lost or where is None or len(self.case.seqs) == 1 or not any(f.kind in wrong for f in findings):
+        if self.lost or where is None or len(self.case.batch) == 1 or not any(f.kind in wrong for f in findings):
             return findings
         found = suspect(self.observe_on(where, materials))
         return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
@@ -194,8 +194,20 @@ class Session:
         moved += self._related(relations.RENUMBER, first, limit)
         moved += self._refilled(first, limit) + self._undefined(first, limit)
         repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
-        again = relations.REPEAT if self._under(relations.ORDER) is None else relations.ORDER
-        return (self._related(again, first, None) if deterministic and repeats else []) or moved
+        return (self._repeated(first) if deterministic and repeats else []) or moved
+
+    def _repeated(self, first: Observed) -> list[Finding]:
+        """The call once more; where programs have an order, later calls that agree in any order have no race."""
+        if (where := self._under(relations.ORDER)) is None:
+            return self._related(relations.REPEAT, first, None)
+        found = self._related(relations.ORDER, first, None)
+        if not found or self.lost:
+            return found
+        later = [self.observe_on(each, materialise(self.case)) for each in (where, self.where)]
+        if any(each.out is None for each in later) or relations.moved_elements(*later):
+            return found
+        words = f"the first call alone is another: {KEPT}"
+        return [msgspec.structs.replace(finding, accuses=words) for finding in found]
 
     def _refilled(self, first: Observed, limit: Bound | None) -> list[Finding]:
         """A read of what nobody had written is a fault where the output depends on it."""
