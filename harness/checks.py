@@ -91,7 +91,13 @@ def _accused(materials: Materials, access: BadAccess) -> str:
     """What a place that nobody has suggests."""
     if access.story == "in a gap":
         return "strides that are not the tensor's own"
-    return suggested(materials, access)
+    return suggested(materials, access) or _without_query(materials.case)
+
+
+def _without_query(case: Case) -> str:
+    """A sequence that has no row of its own, in words."""
+    idle = [index for index, seq in enumerate(case.batch) if seq.query_len == 0]
+    return f"sequence {idle[0]} has no new token, and a program of it has no row" if idle else ""
 
 
 def wrapped(run: Run) -> Iterator[Finding]:
@@ -112,7 +118,8 @@ def raced(run: Run) -> Iterator[Finding]:
             message = (
                 f"race for {place}: program {list(access.program)} at {access.line}, {access.story}{_in_all(access)}"
             )
-            yield Finding(kind="race", message=message, line=access.line, accuses="two programs without an order")
+            accuses = "; ".join(filter(None, ("two programs without an order", _without_query(run.case))))
+            yield Finding(kind="race", message=message, line=access.line, accuses=accuses)
 
 
 #: Accesses that are a fault whatever comes of them, told by checks of their own.

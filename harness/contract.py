@@ -14,6 +14,8 @@ from harness.subjects import Subject
 READING = (*ATTENTION, "gather")
 #: The weight of what few calls have.
 SELDOM = 12
+#: The weight of metadata, which kernels take for dense more often than what they compute with.
+META = 4
 #: One tensor of a call in another form; None where the call has no such form.
 Spoil = Callable[[Any], dict[str, Any] | None]
 
@@ -199,8 +201,8 @@ _CACHE, _NEW, _SCALED = (*READING, "cache_write"), ("extend", "step", "cache_wri
 _ATTENDING, _WRITING, _PACKED = ATTENTION, ("step", "cache_write"), ("extend", "step")
 #: What kernels compute with as often as they refuse it, so that it is asked for by itself.
 APART = (
-    Violation("lengths apart", "strides", _apart("kv_lens"), "kv_lens was not contiguous"),
-    Violation("table apart", "strides", _apart("block_tables"), "block_tables was not contiguous"),
+    Violation("lengths apart", "strides", _apart("kv_lens"), "kv_lens was not contiguous", weight=META),
+    Violation("table apart", "strides", _apart("block_tables"), "block_tables was not contiguous", weight=META),
     Violation("slopes apart", "strides", _apart("alibi_slopes"), "alibi_slopes was not contiguous", _ATTENDING, SELDOM),
     Violation("sinks apart", "strides", _apart("sinks"), "sinks was not contiguous", _ATTENDING, SELDOM),
     Violation("k_scale apart", "strides", _apart("k_scale"), "k_scale was not contiguous", _SCALED, SELDOM),
@@ -211,8 +213,8 @@ APART = (
     Violation("dims of new K apart", "dims", _apart("k_new"), "the dims of new K lay apart", _NEW),
     Violation("dims of new V apart", "dims", _apart("v_new"), "the dims of new V lay apart", _NEW),
     Violation("dims of out apart", "dims", _output_apart, "the dims of out lay apart", _ATTENDING),
-    Violation("starts apart", "strides", _apart("query_starts"), "query_starts was not contiguous", _PACKED),
-    Violation("slots apart", "strides", _apart("slot_mapping"), "slot_mapping was not contiguous", _WRITING),
+    Violation("starts apart", "strides", _apart("query_starts"), "query_starts was not contiguous", _PACKED, META),
+    Violation("slots apart", "strides", _apart("slot_mapping"), "slot_mapping was not contiguous", _WRITING, META),
 )
 CONTRACT = (
     Violation("lengths as float", "types", _as("kv_lens", "float32"), "kv_lens was float32"),

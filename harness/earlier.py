@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.case import Case, InvalidCase, Seq, replace
 from harness.results import RELATIONAL_KINDS, Result
 from harness.shrink import shrink, size
+from harness.traits import resized
 
 if TYPE_CHECKING:
     from harness.hunt import Hunt
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 #: How often a case is run alone in a fresh process, to tell what it lacks there from what comes and goes.
 AGAIN = 2
+#: Blocks that an earlier call may have more: enough for each of 8 splits.
+LONGER = 8
 #: What is found where an output moves with the blocks.
 MOVED = "block order"
 
@@ -45,6 +48,26 @@ def after_another(hunt: Hunt, alone: Result) -> Result | None:
                 shrink(following, pair.fails)
                 break
     return min(pair.failing, key=lambda result: size(result.case), default=None)
+
+
+def first_of_all(hunt: Hunt, met: Result) -> Result:
+    """The smallest case of what fails as the first call of a process alone: each is run in a process of its own."""
+    assert met.headline is not None
+    family, deadline, failing = met.headline.family, time.monotonic() + SECONDS, [met]
+
+    def fails(case: Case) -> bool:
+        if time.monotonic() > deadline or hunt.campaign.interrupted:
+            raise _Late
+        limit = hunt.campaign.limit()
+        result = hunt.campaign.runner.run(case, hunt.subject, limit, thorough=True, fresh=True)
+        if result.headline is None or result.headline.family != family:
+            return False
+        failing.append(result)
+        return True
+
+    with suppress(_Late):
+        shrink(met.case, fails)
+    return min(failing, key=lambda result: size(result.case))
 
 
 class _Pair:
@@ -81,9 +104,10 @@ class _Pair:
 
 
 def _candidates(case: Case, earliest: list[Case]) -> Iterator[Case]:
-    """A plain call, the same one with shorter sequences, other blocks or numbers, then what the campaign began with."""
+    """A plain call, the same one with shorter or longer sequences, other blocks or numbers, then the first ones."""
     yield Case(op=case.op)
     yield replace(case, seqs=tuple(Seq(tag=seq.tag) for seq in case.seqs))
+    yield replace(case, seqs=tuple(resized(seq, seq.kv_len + LONGER * case.block_size) for seq in case.seqs))
     yield _elsewhere(case)
     yield replace(case, data_seed=case.data_seed + 1, scale=1.0)
     yield from earliest

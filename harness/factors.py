@@ -39,6 +39,7 @@ def rest(row: Row) -> Iterator[str]:
         yield from _odd(row, ratio, got, true, within) if odd else _common(row, ratio, within.sum() / true.sum())
         return
     if odd:
+        yield from _instead(row, there)
         return
     words = _forgotten(row) or _repeated(row, there) or _tiles(row, there) or _stale(row, there) or _apart(row, there)
     words = words or power(got, true, within)
@@ -62,6 +63,23 @@ def _odd(row: Row, ratio: float, got: Array, true: Array, within: Array) -> Iter
         yield "the other weights are as if all counted: the normaliser sums keys whose V is not added"
     else:
         yield f"the other weights are all off by the common factor {ratio:.4g}"
+
+
+def _instead(row: Row, there: NDArray[np.bool_]) -> Iterator[str]:
+    """Some keys have the weight of the missing ones besides their own, all others are right."""
+    got, true, within = row.got[there], row.true[there], row.within[there]
+    more = got - true > 2 * within
+    if row.extra.any() or not more.any() or not _fits(got[~more], true[~more], within[~more]):
+        return
+    factor = float(got[more].sum() / true[more].sum())
+    over = float(got[more].sum() - true[more].sum() - row.true[row.lost].sum())
+    if abs(over) <= 2 * within.sum() and _fits(got[more], factor * true[more], within[more], factor):
+        tokens = row.where_is(np.sort(row.mine[there][more]))
+        yield f"{tokens} also {_has(more)} the weight of the missing: a partial output is read in place of another"
+
+
+def _has(tokens: NDArray[np.bool_]) -> str:
+    return "has" if tokens.sum() == 1 else "have"
 
 
 def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:

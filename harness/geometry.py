@@ -68,7 +68,10 @@ def _interleaved(owned: list[tuple[int, int]]) -> NDArray[np.int64]:
 
 
 def _far(case: Case, count: int, block_stride: int) -> tuple[NDArray[np.int64], int]:
-    """Ids from the first whose offset passes 2**31 elements upwards, or 2**32, in shuffled order."""
-    first = -(-(2**31 if case.placement == "far" else 2**32) // block_stride)
+    """Ids from the first whose offset is beyond 2**31 elements upwards, or 2**32, in shuffled order.
+
+    One at 2**31 exactly is mostly a multiple of 2**16: in 16 bits it would be 0, as an id that is clamped is.
+    """
+    first = (2**31 if case.placement == "far" else 2**32) // block_stride + 1
     ids = first + _permutation(case.geometry_seed, max(count, 1))[:count]
     return ids, first + max(count, 1) + case.spare_blocks

@@ -34,6 +34,8 @@ FRESH = 10
 SHRINK_SECONDS, FINISH_SECONDS = 30.0, 30.0
 #: How often the smallest case is run again before it is reported.
 CONFIRMATIONS = 3
+#: What is said of one that fails as the first call of a process alone.
+ALONE = ", each in a process of its own"
 #: Traits that are tried to be taken away; a case has a call before it only where it was seen to need it.
 TAKEN = tuple(trait for trait in TRAITS if trait.name != "a call before it")
 #: Seconds that an x-ray may add to a case, calls that are compiling included.
@@ -175,6 +177,8 @@ class Hunt:
         odd = self.keeps or (smallest.headline is not None and smallest.headline.kind == earlier.MOVED)
         if odd and (pair := earlier.after_another(self, smallest)) and pair.headline:
             smallest, again = pair, self._run_again(pair.case, pair.headline.family)
+        if again.endswith(ALONE):
+            smallest = earlier.first_of_all(self, smallest)
         smallest = self._explained(smallest)
         finding = smallest.headline
         assert finding is not None
@@ -209,13 +213,19 @@ class Hunt:
         return msgspec.structs.replace(smallest, findings=tuple(told))
 
     def _run_again(self, case: Case, family: str) -> str:
-        """For example "3 of 3", the last of them in a process of its own; no hang is waited for when time is over."""
+        """For example "3 of 3", the last of them in a process of its own; no hang is waited for when time is over.
+
+        What fails in a process of its own alone is run again in as many.
+        """
         if self.campaign.interrupted or (family == "hang" and self.campaign.out_of_time):
             return ""
         again: list[bool] = []
         while len(again) < CONFIRMATIONS and not self.campaign.interrupted:
             again.append(self._again(case, family, patient=True, fresh=len(again) == CONFIRMATIONS - 1))
         self.keeps = len(again) == CONFIRMATIONS and all(again[:-1]) and not again[-1]
+        first_only = len(again) == CONFIRMATIONS and again[-1] and not any(again[:-1])
+        if first_only and all(self._again(case, family, patient=True, fresh=True) for _ in again[:-1]):
+            return f"{len(again)} of {len(again)}{ALONE}"
         return f"{sum(again)} of {len(again)}{', but not in a process of its own' if self.keeps else ''}"
 
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:

@@ -48,10 +48,15 @@ class Look(Protocol):
         """What is wrong; None where the question cannot be asked of this call."""
 
 
-CALLS: tuple[Look, ...] = (*LAYOUT_LAWS, *BATCH_LAWS, *VALUE_LAWS, *FEATURE_LAWS, Lifting(), *SENSITIVITIES)
-LOOKS: tuple[Look, ...] = (*CALLS, *APART, *CONTRACT)
+#: What a row owes to its neighbours shows in few batches, and nothing else asks for it.
+NEIGHBOURS: tuple[Look, ...] = tuple(law for law in BATCH_LAWS if "batch_invariant" in law.requires)
+OTHERS = tuple(law for law in BATCH_LAWS if law not in NEIGHBOURS)
+CALLS: tuple[Look, ...] = (*LAYOUT_LAWS, *OTHERS, *VALUE_LAWS, *FEATURE_LAWS, Lifting(), *SENSITIVITIES)
+LOOKS: tuple[Look, ...] = (*NEIGHBOURS, *CALLS, *APART, *CONTRACT)
 #: One clean case in so many is asked so many of these; a call that is refused costs little.
-DRAWN: tuple[tuple[Sequence[Look], int, int], ...] = ((CALLS, 16, 1), (APART, 8, 1), (CONTRACT, 8, 3))
+DRAWN: tuple[tuple[Sequence[Look], int, int], ...] = (
+    (CALLS, 16, 1), (NEIGHBOURS, 8, 1), (APART, 8, 2), (CONTRACT, 4, 4)
+)  # fmt: skip
 
 
 def due(case: Case) -> list[tuple[Sequence[Look], int]]:

@@ -31,7 +31,7 @@ def of_lse(lse: float) -> tuple[str, ...]:
 def finite(materials: Materials, look: Look) -> bool:
     """Whether the output is; no output counts as such."""
     seen = look(materials)
-    return seen is None or bool(np.isfinite(np.asarray(seen[0]).astype(np.float64)).all())
+    return seen is None or bool(np.isfinite(np.asarray(seen.out).astype(np.float64)).all())
 
 
 def _largest(case: Case) -> float:

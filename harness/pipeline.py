@@ -20,11 +20,11 @@ from harness.judge import judge
 from harness.laws import First, told
 from harness.operations import ATTENTION
 from harness.platforms import judging
+from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
 from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
-from harness.tensors import Array
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
 SAMPLE = 8
@@ -125,7 +125,7 @@ class Session:
     def explained(self, findings: list[Finding], materials: Materials) -> list[Finding]:
         """Look once more at wrong values of several sequences, and watch whose blocks each program reads."""
         where, wrong = self.where.under(Conditions(owners=True)), ("accuracy", "not finite", "inexact")
-        if self.lost or where is None or len(self.case.seqs) == 1 or not any(f.kind in wrong for f in findings):
+        if self.lost or where is None or len(self.case.batch) == 1 or not any(f.kind in wrong for f in findings):
             return findings
         found = suspect(self.observe_on(where, materials))
         return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
@@ -141,13 +141,13 @@ class Session:
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
         return [msgspec.structs.replace(f, explains=(*f.explains, *words)) if f is told else f for f in findings]
 
-    def look(self, materials: Materials) -> tuple[Array, Bound] | None:
-        """The output of one more call with the bound of its own inputs."""
+    def look(self, materials: Materials) -> Seen | None:
+        """What one more call gives, with the bound of its own inputs."""
         observed = self.observe(materials) if not self.lost else None
         if observed is None or observed.out is None:
             return None
         bound = self._bound(materials, observed, _read(materials.case, self.subject, observed).arithmetic)
-        return None if bound is None else (observed.out, bound)
+        return None if bound is None else Seen(observed.out, bound, observed.lse)
 
     def observe(self, materials: Materials) -> Observed:
         """One call."""
@@ -194,8 +194,20 @@ class Session:
         moved += self._related(relations.RENUMBER, first, limit)
         moved += self._refilled(first, limit) + self._undefined(first, limit)
         repeats = bool(moved) or self.thorough or not first.log_is_complete or self._sampled(3)
-        again = relations.REPEAT if self._under(relations.ORDER) is None else relations.ORDER
-        return (self._related(again, first, None) if deterministic and repeats else []) or moved
+        return (self._repeated(first) if deterministic and repeats else []) or moved
+
+    def _repeated(self, first: Observed) -> list[Finding]:
+        """The call once more; where programs have an order, later calls that agree in any order have no race."""
+        if (where := self._under(relations.ORDER)) is None:
+            return self._related(relations.REPEAT, first, None)
+        found = self._related(relations.ORDER, first, None)
+        if not found or self.lost:
+            return found
+        later = [self.observe_on(each, materialise(self.case)) for each in (where, self.where)]
+        if any(each.out is None for each in later) or relations.moved_elements(*later):
+            return found
+        words = f"the first call alone is another: {KEPT}"
+        return [msgspec.structs.replace(finding, accuses=words) for finding in found]
 
     def _refilled(self, first: Observed, limit: Bound | None) -> list[Finding]:
         """A read of what nobody had written is a fault where the output depends on it."""

@@ -13,7 +13,7 @@ IDS, OFFSETS = 2**16, 2**32
 
 
 def suggested(materials: Materials, access: BadAccess) -> str:
-    """For example "block 0 stands for block 8388608: a block id that is kept in 16 bits"; else nothing."""
+    """For example "block 1 stands for block 8388609: a block id that is kept in 16 bits"; else nothing."""
     name = access.tensor.partition(" ")[0]
     if name not in CACHES:
         return ""
@@ -22,7 +22,8 @@ def suggested(materials: Materials, access: BadAccess) -> str:
     block = element // tensor.strides[0]
     tables = enumerate(materials.geometry.tables)
     return (
-        _wrapped(materials, element, tensor.strides[0])
+        _clamped(materials, access)
+        or _wrapped(materials, element, tensor.strides[0])
         or _padding(materials, block)
         or next(filter(None, (behind(block, sequence, table) for sequence, table in tables)), "")
     )
@@ -35,13 +36,23 @@ def _element(tensor: Tensor, access: BadAccess) -> int:
     return sum(i * stride for i, stride in zip(access.index, tensor.strides, strict=True))
 
 
+def _clamped(materials: Materials, access: BadAccess) -> str:
+    """A write to slot 0, where no new token belongs, while one that is to be skipped has none."""
+    slots = materials.inputs.slot_mapping
+    if slots is None or not access.kind.endswith("write") or not isinstance(access.index, tuple):
+        return ""
+    if access.index[:2] != (0, 0) or 0 in slots.view or -1 not in slots.view:
+        return ""
+    return "slot 0 is no new token's: a token to be skipped, whose slot is -1, is written all the same, as if to slot 0"
+
+
 def _wrapped(materials: Materials, element: int, stride: int) -> str:
     block, used = element // stride, materials.geometry.used
     for wraps in (1, -1, 2, -2):
         own = (element + wraps * OFFSETS) // stride
         if own in used:
             return f"it lies {abs(wraps) * OFFSETS} elements from block {own}: an offset that is kept in 32 bits"
-    ids = [int(own) for own in used if own != block and (own - block) % IDS == 0]
+    ids = [int(own) for own in used if own != block != 0 and (own - block) % IDS == 0]  # 0 is what a clamp gives too
     if ids and -IDS // 2 <= block < IDS:
         return f"block {block} stands for block {ids[0]}: a block id that is kept in 16 bits"
     return ""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,17 @@ DENSE = -1
 #: In the call that tells dims apart, V holds 1 to 7 in turn: no power of two, so that no stride maps it onto itself.
 DIM_CYCLE = 7
 
-#: Runs the subject on materials: its output and the bound of this very input, or None where there is no output.
-Look = Callable[[Materials], tuple[Array, Bound] | None]
+
+class Seen(NamedTuple):
+    """What one call gave, and the bound of its very input."""
+
+    out: Array
+    bound: Bound
+    lse: Array | None = None
+
+
+#: Runs the subject on materials; None where there is no output.
+Look = Callable[[Materials], Seen | None]
 #: Makes the tensors of a probe, V 0 everywhere.
 Make = Callable[[Case], Materials]
 
@@ -78,7 +87,7 @@ def weights(case: Case, look: Look, make: Make) -> Weights | None:
         seen = look(_marked(make(case), cells, chosen)) if time.monotonic() < until else None
         if seen is None:
             return None
-        out, bound = np.asarray(seen[0]).astype(np.float64), seen[1]
+        out, bound = np.asarray(seen.out).astype(np.float64), seen.bound
         lse = bound.truth_lse
         parts.append([x[..., : len(chosen)] / cells.units[chosen] for x in (out, bound.truth, bound.out)])
     if not parts:
@@ -99,7 +108,7 @@ def supposed(case: Case, change: Callable[[Materials], object], cells: Cells) ->
     return np.concatenate(parts, axis=2)
 
 
-def dims(case: Case, look: Look, make: Make) -> tuple[Array, Bound] | None:
+def dims(case: Case, look: Look, make: Make) -> Seen | None:
     """The output where every V vector is the same and says which dim is which."""
     materials = make(case)
     pattern = dim_pattern(case)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case
+from harness.case import NEW_TOKENS, Case
 from harness.inputs import Materials
 from harness.listing import listed
 from harness.places import behind
@@ -15,6 +15,8 @@ from harness.tensors import Array
 
 #: A weight that is this much smaller than it should be is none; a share of a row's weight that is next to none.
 NOTHING, LITTLE = 1e-6, 1e-3
+#: So many tokens further on a query may be taken to stand.
+FURTHEST = 64
 #: Scores below this are less than a number that some take for -inf.
 FAR_BELOW = -1000.0
 
@@ -78,9 +80,13 @@ class Row:
     @property
     def visible(self) -> NDArray[np.bool_]:
         """Cells that it sees, [cells]; a weight may be too small to tell."""
+        return self._sees(self.position)
+
+    def _sees(self, position: int) -> NDArray[np.bool_]:
+        """Cells that a query at a position of this sequence sees."""
         left, right = self.case.window
         right = 0 if self.case.causal else right
-        ahead = self.mine - self.position
+        ahead = self.mine - position
         seen = (self.mine >= 0) & ((ahead <= right) | (right < 0))
         return np.asarray(seen & ((ahead >= -left) | (left < 0)))
 
@@ -172,6 +178,16 @@ class Row:
         tokens = tokens_in(self.weights, sequence)
         return {int(token) for token in tokens[(tokens >= 0) & (self.got != 0)]}
 
+    def empty(self) -> str:
+        """It sees no key; the mean of those that it may not see is what masked scores give that are all alike."""
+        own = self.got[self.mine >= 0]
+        alike = len(own) and np.ptp(own) <= 2 * self.within.max() and own[0] > NOTHING
+        words = (
+            ", not the mean of hidden keys, as with a finite number in place of -inf for hidden keys or a mask that "
+            "does not hide them"
+        )
+        return f"sees no key: its output should be 0{words if alike else ''}"
+
     def foreign(self) -> Iterator[str]:
         """Weight on cells that are not this sequence's, or not this KV head's."""
         there = self.extra & (self.mine < 0)
@@ -218,6 +234,16 @@ class Row:
         if early.any():
             words = f"outside the window, which begins with token {self.position - left}"
             yield f"{self.where_is(np.sort(self.mine[early]))} {_weigh(self.mine[early], self.got[early])} {words}"
+
+    def further_on(self) -> Iterator[str]:
+        """It sees what a query at a later position would see."""
+        seen = (self.visible & ~self.lost) | (self.extra & (self.mine >= 0))
+        if self.case.op not in NEW_TOKENS or (seen == self.visible).all():
+            return
+        for by in range(1, FURTHEST + 1):
+            if (self._sees(self.position + by) == seen).all():
+                yield f"it sees what a query {by} {'token' if by == 1 else 'tokens'} further on would see"
+                return
 
     def missing(self) -> Iterator[str]:
         """Tokens that it should see and does not."""

@@ -57,16 +57,40 @@ class Question:
 Change = Callable[[Question], Question]
 
 
-def explain(case: Case, materials: Materials, out: Array, bound: Bound) -> str:
-    """The first supposition that leaves next to nothing of the error of `out`; "" where none does."""
-    if not exceeds(out, bound).any():
+def explain(case: Case, materials: Materials, out: Array, bound: Bound, lse: Array | None = None) -> str:
+    """The first supposition that leaves next to nothing of the error of `out` and of `lse`; "" where none does."""
+    outputs = [Output(out, bound.truth, bound.out)]
+    outputs += [] if lse is None else [Output(lse, bound.truth_lse, bound.lse)]
+    if not any(output.wrong for output in outputs):
         return ""
     questions = [_question(materials, index) for index in range(len(case.batch))]
-    off = _apart(out, _outputs(questions, lambda question: question))
-    for words, change in suppositions(case) if np.isfinite(off) else ():
-        if _apart(out, _outputs(questions, change)) <= LEFT * off:
+    right = _outputs(questions, lambda question: question)
+    for words, change in suppositions(case):
+        supposed = _outputs(questions, change)
+        if all(one.fits(*pair) for one, *pair in zip(outputs, supposed, right, strict=False)):
             return words
     return ""
+
+
+@dataclass(frozen=True)
+class Output:
+    """`out` or `lse` as it came back, with its truth and bound."""
+
+    got: Array
+    truth: Array
+    tolerance: Array
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it breaks its bound anywhere."""
+        return bool(exceeds(self.got, self.truth, self.tolerance).any())
+
+    def fits(self, supposed: Array, right: Array) -> bool:
+        """Whether what is wrong comes next to what is supposed; what is right has to stay so."""
+        if not self.wrong:
+            return not exceeds(self.got, supposed, self.tolerance).any()
+        off = _apart(self.got, right)
+        return bool(np.isfinite(off)) and _apart(self.got, supposed) <= LEFT * off
 
 
 def _question(materials: Materials, index: int) -> Question:
@@ -79,18 +103,20 @@ def _question(materials: Materials, index: int) -> Question:
     )  # fmt: skip
 
 
-def _apart(out: Array, supposed: Array) -> float:
+def _apart(got: Array, supposed: Array) -> float:
+    got = np.asarray(got).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        off = np.abs(np.asarray(out).astype(np.float64) - supposed)
+        off = np.where(got == supposed, 0.0, np.abs(got - supposed))
     return float(np.where(np.isnan(off), np.inf, off).max(initial=0.0))
 
 
-def _outputs(questions: list[Question], change: Change) -> Array:
-    return np.concatenate([_attention(change(question)) for question in questions])
+def _outputs(questions: list[Question], change: Change) -> tuple[Array, Array]:
+    outs, lses = zip(*(_attention(change(question)) for question in questions), strict=True)
+    return np.concatenate(outs), np.concatenate(lses)
 
 
-def _attention(question: Question) -> Array:
-    """out [queries, heads, dim]; 0 where no key is seen."""
+def _attention(question: Question) -> tuple[Array, Array]:
+    """out [queries, heads, dim], 0 where no key is seen, and lse [queries, heads], -inf there."""
     k, v = (np.repeat(x, question.group, axis=1).transpose(1, 0, 2) for x in (question.k, question.v))
     products = question.q.transpose(1, 0, 2) @ np.nan_to_num(k).transpose(0, 2, 1)
     ahead = np.arange(len(question.k)) - np.arange(len(question.k) - len(question.q), len(question.k))[:, None]
@@ -102,7 +128,9 @@ def _attention(question: Question) -> Array:
     weights = np.exp(logits - largest)
     total = weights.sum(axis=2, keepdims=True) + np.exp(sinks[:, None, None] - largest)
     summed = np.asarray(weights @ np.nan_to_num(v) / np.where(total == 0, 1.0, total))
-    return summed.transpose(1, 0, 2)
+    with np.errstate(divide="ignore"):
+        lse = largest + np.log(total)
+    return summed.transpose(1, 0, 2), lse[:, :, 0].T
 
 
 def _seen(case: Case, ahead: Array) -> Array:

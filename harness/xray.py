@@ -23,6 +23,8 @@ POISONED = {
 }
 #: The rest of what a row is accused of adds little.
 MOST_SENTENCES = 4
+#: How far a weight that was recovered may move the logarithm of a sum.
+LOOSE = 1e-4
 
 
 def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, ...]:
@@ -101,8 +103,8 @@ def _added(case: Case, look: Look) -> str:
     seen = look(quiet(case))
     if seen is None:
         return ""
-    out = np.asarray(seen[0]).astype(np.float64)
-    wrong = exceeds(*seen) & np.isfinite(out)
+    out = np.asarray(seen.out).astype(np.float64)
+    wrong = exceeds(seen.out, seen.bound) & np.isfinite(out)
     if not wrong.any():
         return ""
     return f"the output is {out[wrong][0]:.4g} where V is 0 everywhere: something is added to it that is no V"
@@ -114,8 +116,8 @@ def _mixed_dims(case: Case, look: Look) -> str:
     if seen is None:
         return ""
     pattern = dim_pattern(case)
-    share = np.asarray(seen[0]).astype(np.float64) / pattern
-    allowed = seen[1].out / pattern
+    share = np.asarray(seen.out).astype(np.float64) / pattern
+    allowed = seen.bound.out / pattern
     first, allowed_first = share[..., :1], allowed[..., :1]
     apart = np.abs(share - first) > 4 * (allowed + allowed_first) * np.maximum(1.0, np.abs(first))
     if not (apart & np.isfinite(share)).any():
@@ -147,7 +149,8 @@ def _nothing_wrong(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str,
     if not np.isfinite(found.got).all():
         return (_not_finite(case, look),)
     if len(where) == 3:
-        return ("every weight is right: the output is, and only its lse is wrong",)
+        words = "every weight is right: the output is, and only its lse is wrong"
+        return (words, *_of_lse(plain(case), look, found, where))
     return tuple(
         f"every weight is right while {words.format(slots=_which(case, name, look))}"
         for name, words in POISONED.items()
@@ -160,9 +163,25 @@ def _without_keys(case: Case, look: Look, where: tuple[int, ...]) -> str:
     if len(where) == 3:
         return f"its lse should be {'that of the sink alone' if case.sinks else '-inf'}"
     seen = look(quiet(plain(case)))
-    if seen is None or not np.isfinite(np.asarray(seen[0][where[1]]).astype(np.float64)).all():
+    if seen is None or not np.isfinite(np.asarray(seen.out[where[1]]).astype(np.float64)).all():
         return "its weights sum to 0, and 0 is divided by that sum"
     return "its output should be 0, but what is no key of it counts"
+
+
+def _of_lse(case: Case, look: Look, found: Weights, where: tuple[int, ...]) -> Iterator[str]:
+    """What a wrong lse is instead."""
+    seen, at = look(quiet(case)), where[1:]
+    if seen is None or seen.lse is None:
+        return
+    truth, within = float(seen.bound.truth_lse[at]), 4 * float(seen.bound.lse[at])
+    largest = truth + float(np.log(found.true[at].max())) if found.true[at].max() > 0 else truth
+    what = "lse of a state" if case.op == "merge" else "score"
+    for wanted, words in (
+        (largest, f"the lse is that of the largest {what} alone: the logarithm of the sum is not added"),
+        (truth / np.log(2), "the lse should be a natural logarithm: it is a logarithm in base 2"),
+    ):
+        if abs(wanted - truth) > 4 * within and abs(float(seen.lse[at]) - wanted) <= within + LOOSE * abs(wanted):
+            yield words
 
 
 def _filled(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
@@ -198,7 +217,7 @@ def _spoils(case: Case, name: str, look: Look) -> bool:
 
 def _wrong(case: Case, look: Look) -> bool:
     seen = look(materialise(case))
-    return seen is not None and bool(exceeds(*seen).any())
+    return seen is not None and bool(exceeds(seen.out, seen.bound).any())
 
 
 # --- one row -----------------------------------------------------------------------------------------------------
@@ -210,8 +229,8 @@ def _of_row(row: Row) -> Iterator[str]:
         yield f"{row.place}: {whole}"
         return
     if not row.visible.any():
-        yield f"{row.place} sees no key: its output should be 0"
-    sentences = (*row.foreign(), *row.hidden(), *row.missing(), *factors.rest(row))
+        yield f"{row.place} {row.empty()}"
+    sentences = (*row.foreign(), *row.hidden(), *row.missing(), *row.further_on(), *factors.rest(row))
     yield from (f"{row.place}: {sentence}" for sentence in sentences or (factors.worst(row),))
 
 
@@ -226,7 +245,7 @@ def _of_states(found: Weights, token: int, head: int) -> Iterator[str]:
         yield f"{place}: state {state} counts with weight {got[state]:.4g} though it is empty"
     lost = np.flatnonzero((true > 4 * within) & (np.abs(got) <= within))
     if len(lost):
-        yield f"{place}: {listed(lost, 'state')} has weight 0"
+        yield f"{place}: {listed(lost, 'state')} {'has' if len(lost) == 1 else 'have'} weight 0"
     if words := factors.power(got, true, within):
         yield f"{place}: {words}"
     elif not len(lost):

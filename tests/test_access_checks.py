@@ -56,7 +56,21 @@ def test_two_heads_that_write_one_row_are_a_race_named_with_both_programs(tmp_pa
     assert (finding.kind, finding.family, finding.line) == ("race", "race", line)
     both = f"program [0, 0, 0] at {line}, program [0, 1, 0] wrote it too"
     assert re.fullmatch(rf"race for out_ptr \[0, 0, \d+\]: {re.escape(both)}, \d+ elements in all", finding.message)
+    assert finding.accuses == "two programs without an order"
     assert judged(replace(PLAIN, num_q_heads=1), mutant(tmp_path, "decode.py", "decode", change)).findings == ()
+
+
+def test_a_race_or_a_stray_row_beside_a_sequence_without_new_tokens_is_told_with_it(tmp_path: Path) -> None:
+    change = (
+        "    # The grid is as long as the longest sequence, or longer.\n",
+        "    query_len = tl.maximum(query_len, 1)\n",
+    )
+    subject = mutant(tmp_path, "extend.py", "extend", change)
+    idle = Seq(query_len=0, kv_len=20)
+    for seqs, kind in (((idle, Seq(kv_len=20, tag=1)), "race"), ((idle,), "bad write")):
+        case = Case(op="extend", seqs=seqs, max_len_slack=1)
+        accused = [found.accuses for found in judged(case, subject).findings if found.kind == kind]
+        assert any(words.endswith("sequence 0 has no new token, and a program of it has no row") for words in accused)
 
 
 # --- 32 bits -----------------------------------------------------------------------------------------------------
@@ -183,6 +197,13 @@ def test_a_wrong_row_of_the_table_is_explained_by_whose_it_is(tmp_path: Path) ->
     assert (finding.kind, finding.line) == ("accuracy", line)
     story = "that of sequence 0, but the program has asked for sequence 1"
     assert finding.accuses.startswith(f"foreign read of block_tables [0, 0] ({story}) by program [1, 0, 0] at {line}")
+
+
+def test_a_padding_row_that_is_walked_is_explained_by_whose_table_it_reads(tmp_path: Path) -> None:
+    change = ("tl.load(kv_lens_ptr + seq * stride_lens_seq)", "tl.load(kv_lens_ptr)")
+    case = replace(PLAIN, seqs=lens(20), padding_rows=1)
+    accused = [f.accuses for f in judged(case, mutant(tmp_path, "decode.py", "decode", change)).findings]
+    assert any("that of sequence 1, but the program has asked for sequence 0" in words for words in accused), accused
 
 
 def test_an_entry_past_the_end_of_its_row_is_told_so(tmp_path: Path) -> None:

@@ -69,6 +69,22 @@ def test_where_no_earlier_call_shows_it_alone_the_report_says_that_a_process_of_
     assert found.again == "2 of 3, but not in a process of its own"
 
 
+def test_what_fails_as_the_first_call_of_a_process_alone_is_made_smaller_in_processes_of_their_own() -> None:
+    class Tuning(Keeping):
+        """Is wrong in the first call of a process, and in none after it."""
+
+        def run(self, case: Case, subject: str, limit_seconds: float, fresh: bool = False, **options: Any) -> Result:
+            self.planned = 1 if fresh else self.planned + 1
+            findings = (WRONG,) if self.planned == 1 else ()
+            return Result(case=case, subject=subject, executor="gridsim", findings=findings, runs=1)
+
+    hunt = hunting(Tuning())
+    for n in (7, 8):
+        hunt.examine(Case(seqs=lens(n, n)))
+    (found,) = hunt.found()
+    assert (found.case, found.again) == (Case(), "3 of 3, each in a process of its own")
+
+
 def test_a_fault_that_needs_no_other_call_gets_none() -> None:
     class Wrong(Keeping):
         def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:

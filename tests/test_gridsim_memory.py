@@ -90,6 +90,23 @@ def test_a_strided_view_reaches_its_own_elements_only():
 
 
 @triton.jit
+def row_at(x, y, where, WIDTH: tl.constexpr):
+    lane = tl.arange(0, WIDTH)
+    tl.store(y + lane, tl.load(x + tl.load(where) + lane))
+
+
+@pytest.mark.parametrize("first", [2**63 - 100, -(2**63) + 100, 2**61, 49])
+def test_a_row_that_begins_near_the_end_of_all_addresses_is_out_of_bounds(first: int):
+    x, y = torch.ones(64), torch.zeros(16)
+    with gridsim.active() as trace:
+        row_at[(1,)](x, y, torch.tensor([first]), WIDTH=16)
+    assert [(found.kind, found.tensor, found.count) for found in trace.accesses] == [
+        ("out of bounds read", "x", 1 if first == 49 else 16)
+    ]
+    assert int(y.isnan().sum()) == trace.accesses[0].count
+
+
+@triton.jit
 def far(x, y, stride, block):
     at = block * stride
     tl.store(y, tl.load(x + at))

@@ -31,9 +31,31 @@ def test_an_offset_in_32_bits_is_named_with_the_block_that_was_meant(materials: 
     assert told == f"it lies 4294967296 elements from block {block}: an offset that is kept in 32 bits"
 
 
+def test_block_0_is_not_taken_for_an_id_in_16_bits_since_a_clamped_one_is_0_too() -> None:
+    ids = FAR.geometry.used
+    assert (ids % 2**16 != 0).all()
+    assert suggested(FAR, access((0, 3, 0, 0))) == ""
+
+
 @pytest.mark.parametrize("index", [0, -1, (3, 0, 0, 0), 3 * STRIDE])
 def test_another_place_is_not_taken_for_one_that_wrapped(index: int | tuple[int, ...]) -> None:
     assert suggested(NEAR, access(index)) == ""
+
+
+def written(index: tuple[int, ...]) -> BadAccess:
+    return BadAccess("out of reach write", "k_cache", index, (0, 0, 0), "cache_write.py:1", 1)
+
+
+def test_a_write_to_slot_0_that_is_no_tokens_is_told_as_a_skipped_token_that_is_written() -> None:
+    case = Case(op="cache_write", seqs=(Seq(kv_len=40),), placement="far", padding_rows=1)
+    told = suggested(materialise(case), written((0, 0, 0, 0)))
+    assert "a token to be skipped, whose slot is -1, is written all the same" in told
+
+
+@pytest.mark.parametrize(("padding", "index"), [(0, (0, 0, 0, 0)), (1, (0, 1, 0, 0)), (1, (3, 0, 0, 0))])
+def test_another_write_is_not_taken_for_a_skipped_token(padding: int, index: tuple[int, ...]) -> None:
+    case = Case(op="cache_write", seqs=(Seq(kv_len=40),), placement="far", padding_rows=padding)
+    assert "to be skipped" not in suggested(materialise(case), written(index))
 
 
 def test_what_is_no_cache_has_no_blocks() -> None:

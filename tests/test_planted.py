@@ -7,6 +7,7 @@ from hunting import MUTANTS, SECONDS, hunted, marked
 from smallest import SEQUENCES, SMALLEST
 
 from harness.case import Case
+from harness.hunt import ALONE
 from harness.mutants import Mutant
 from harness.verdicts import told
 
@@ -22,7 +23,7 @@ def test_it_is_found_shrunk_and_named_within_two_minutes(mutant: Mutant, tmp_pat
     assert summary.findings, f"nothing found in {summary.cases} cases"
     found = summary.findings[0]
     assert mutant.means(found.finding), found.finding
-    assert found.again == "3 of 3"
+    assert found.again.removesuffix(ALONE) == "3 of 3"
     said = told((found.finding, *found.others))
     assert all(words in said for words in mutant.says), said
     assert len(found.needs) <= MOST_TRAITS, found.needs

@@ -151,6 +151,7 @@ def test_a_subject_that_differs_from_call_to_call_is_not_repeatable_and_nothing_
     calls = count()
     (finding,) = found(nudged_if(lambda _: next(calls) == 0))
     assert (finding.kind, finding.detail) == ("determinism", "not repeatable")
+    assert finding.accuses.startswith("the first call alone is another: what the subject keeps from one call for the ")
 
 
 @triton.jit

@@ -18,35 +18,57 @@ FP8 = replace(TWO, kv_dtype="e4m3", k_scale=0.5, v_scale=4.0, scale_granularity=
 FEATURES = replace(TWO, softcap=5.0, alibi=True, sinks=True, new_kv="dense", values="peaked")
 
 
-def told(case, out):
+def told(case, out, lse=None):
     materials = materialise(case)
-    return explain(case, materials, out, judge(materials, Arithmetic(), judging("gridsim")))
+    return explain(case, materials, out, judge(materials, Arithmetic(), judging("gridsim")), lse)
 
 
 def outputs(case, change=lambda question: question):
     materials = materialise(case)
-    return _outputs([_question(materials, i) for i in range(len(case.batch))], change).astype(np.float32)
+    found = _outputs([_question(materials, i) for i in range(len(case.batch))], change)
+    return tuple(output.astype(np.float32) for output in found)
 
 
 @pytest.mark.parametrize("case", [TWO, FP8, FEATURES, replace(FEATURES, window=(4, 2), causal=False)])
 def test_what_is_computed_without_a_change_is_right_and_nothing_is_said_of_it(case):
     materials = materialise(case)
-    truth = judge(materials, Arithmetic(), judging("gridsim")).truth
-    np.testing.assert_allclose(outputs(case), truth, rtol=1e-6, atol=1e-7)
-    assert told(case, outputs(case)) == ""
+    bound = judge(materials, Arithmetic(), judging("gridsim"))
+    out, lse = outputs(case)
+    np.testing.assert_allclose(out, bound.truth, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(lse, bound.truth_lse, rtol=1e-6, atol=1e-7)
+    assert told(case, out, lse) == ""
 
 
 @pytest.mark.parametrize("case", [TWO, FP8, FEATURES], ids=["plain", "FP8", "features"])
 def test_every_supposition_that_makes_a_difference_is_told_for_what_it_is(case):
-    right, known = outputs(case), 0
+    (right, _), known = outputs(case), 0
     for words, change in suppositions.suppositions(case):
-        wrong = outputs(case, change)
+        wrong, lse = outputs(case, change)
         if np.nanmax(np.abs(wrong - right)) > 1e-3 and np.isfinite(wrong).all():
-            known += told(case, wrong) == words
+            known += told(case, wrong) == words == told(case, wrong, lse)
     assert known >= 3
 
 
+ONE = replace(FEATURES, seqs=(Seq(query_len=1, kv_len=1),), alibi=False, sinks=False, want_lse=True)
+
+
+def test_an_lse_that_is_wrong_alone_is_told_by_what_it_is_right_for():
+    changes = dict(suppositions.suppositions(ONE))
+    words = "the softcap is missing on the new tokens"
+    out, lse = outputs(ONE, changes[words])
+    assert (out == outputs(ONE)[0]).all()
+    assert (lse != outputs(ONE)[1]).any()
+    assert told(ONE, out, lse) == words
+    assert told(ONE, out) == ""
+
+
+def test_a_supposition_that_would_move_what_is_right_is_not_told():
+    words = "the softcap is missing on the new tokens"
+    _, lse = outputs(FEATURES, dict(suppositions.suppositions(FEATURES))[words])
+    assert told(FEATURES, outputs(FEATURES)[0], lse) == ""
+
+
 def test_an_error_that_no_supposition_makes_is_not_explained():
-    out = outputs(FEATURES)
+    out, lse = outputs(FEATURES)
     out[0, 0] += 1.0
-    assert told(FEATURES, out) == ""
+    assert told(FEATURES, out, lse) == ""

@@ -307,6 +307,14 @@ def test_v_of_the_query_s_head_is_named() -> None:
     assert any("V is read where head 1 would lie, that of the query, and not its KV head 0" in w for w in told), told
 
 
+def test_a_query_that_sees_what_one_further_on_would_see_is_told_so() -> None:
+    case = replace(TWO, op="extend", seqs=(Seq(query_len=1, kv_len=20),), window=(3, -1))
+    later = explained(case, lambda inputs: extend(dataclasses.replace(inputs, window=(2, -1))))
+    assert any(words.endswith("it sees what a query 1 token further on would see") for words in later), later
+    earlier = explained(case, lambda inputs: extend(dataclasses.replace(inputs, kv_lens=inputs.kv_lens - 1)))
+    assert not any("further on" in words for words in earlier)
+
+
 def test_dims_that_are_left_out_of_a_score_are_named() -> None:
     def run(inputs: Any) -> Any:
         q = inputs.q.clone()
@@ -324,6 +332,17 @@ def test_a_row_that_sees_no_key_is_told_so_where_it_has_an_output() -> None:
 
     told = explained(replace(TWO, seqs=lens(0, 21), extra_columns=1, table_pad="zero"), run)
     assert told[0] == "sequence 0, head 0 sees no key: its output should be 0"
+
+
+def test_a_row_without_keys_that_is_the_mean_of_hidden_ones_is_told_as_a_sentinel() -> None:
+    def run(inputs: Any) -> Any:
+        out = extend(inputs)  # the first of four queries stands before the first of three tokens
+        out[0] = gather(inputs, 0)[1].mean(0).repeat_interleave(2, dim=0)
+        return out
+
+    case = replace(TWO, op="extend", seqs=(Seq(query_len=4, kv_len=3, tag=1),))
+    told = explained(case, run)
+    assert "not the mean of hidden keys, as with a finite number in place of -inf for hidden keys" in told[0]
 
 
 def test_q_that_is_read_from_another_row_is_named_with_its_token_and_head() -> None:
@@ -361,6 +380,51 @@ def test_dims_that_are_mixed_are_told_as_strides() -> None:
 def test_what_is_no_v_is_told_apart_from_weights() -> None:
     told = explained(TWO, lambda inputs: right(inputs) + 0.5)
     assert told == ("the output is 0.5 where V is 0 everywhere: something is added to it that is no V",)
+
+
+def test_a_partial_output_that_is_read_in_place_of_another_is_told_so() -> None:
+    def run(inputs: Any) -> Any:
+        out = right(inputs)
+        for i in range(len(out)):
+            k, v = gather(inputs, i)
+            scores = torch.einsum("hd,khd->hk", inputs.q[i].double(), k.double()) * inputs.scale
+            weights = torch.softmax(scores, dim=1)
+            first, last = weights[:, :16], weights[:, 32:]
+            partial = (first / first.sum(1, keepdim=True)) @ v[:16, 0].double()
+            out[i] += (last.sum(1, keepdim=True) * partial - last @ v[32:, 0].double()).to(out.dtype)
+        return out
+
+    told = explained(Case(seqs=lens(40)), run)
+    assert any(
+        "tokens 32-39" in words and words.endswith("have weight 0: the last of what the query sees") for words in told
+    ), told
+    assert any(
+        "tokens 0-15" in words and words.endswith("a partial output is read in place of another") for words in told
+    ), told
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda lse: lse / np.log(2), "it is a logarithm in base 2"),
+        (lambda lse: lse * 0, "only its lse is wrong"),
+    ],
+)
+def test_an_lse_in_another_base_is_told_so(wrong: Any, words: str) -> None:
+    told = explained(replace(TWO, want_lse=True), lambda inputs: (attend(inputs)[0], wrong(attend(inputs)[1])))
+    assert any(sentence.endswith(words) for sentence in told), told
+
+
+def test_an_lse_without_the_logarithm_of_the_sum_is_told_so() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = attend(inputs)
+        for i in range(len(out)):
+            k = gather(inputs, i)[0].double().repeat_interleave(2, dim=1)
+            lse[i] = (torch.einsum("hd,khd->hk", inputs.q[i].double(), k) * inputs.scale).max(1).values
+        return out, lse
+
+    told = explained(replace(TWO, want_lse=True), run)
+    assert any("that of the largest score alone" in sentence for sentence in told), told
 
 
 def test_a_wrong_lse_beside_right_weights_is_told_so() -> None:

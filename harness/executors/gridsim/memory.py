@@ -91,7 +91,7 @@ class Allocation:
     def tidy(self, first: Array, count: int, itemsize: int) -> bool:
         """Tell that rows are as they should be, without a look at each element where that is enough."""
         low, high = (0, self.nbytes // itemsize) if self.states else (self.start, self.stop)
-        if itemsize != self.itemsize or not first.size or first.min() < low or first.max() + count > high:
+        if itemsize != self.itemsize or not first.size or first.min() < low or first.max() > high - count:
             return False
         if len(self.states) != 1 or self.states[0][1] != itemsize:
             return self.dense and not self.states
