@@ -13,13 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "against", "attribution", "blocks", "builds", "campaign", "commands", "comparing", "compiles", "compiles_table",
-    "confirming", "control", "corpus", "crew", "doctor", "drawing", "exam", "exam_page", "exam_table", "examiner",
-    "fixed", "fuzz", "gate", "gate_report", "gating", "git", "hunt", "journal", "junit", "keeping", "known",
-    "machine", "markdown", "mutants", "mutate", "narrowing", "operators", "outcome", "page", "paired", "pictures",
-    "platforms", "pool", "replay", "report", "running", "sarif", "screen", "selection", "settings", "shifts", "show",
-    "shrink", "sides", "source", "strategies", "subjects", "suite", "summary", "tables", "touched", "traits",
-    "verdicts", "workloads", "__main__",
+    "against", "attribution", "blocks", "building", "builds", "campaign", "clocking", "commands", "comparing",
+    "compiles", "compiles_table", "confirming", "control", "corpus", "crew", "doctor", "drawing", "exam", "exam_page",
+    "exam_table", "examiner", "fixed", "fuzz", "gate", "gate_page", "gate_report", "gating", "git", "hunt", "journal",
+    "junit", "keeping", "known", "machine", "markdown", "mutants", "mutate", "narrowing", "operators", "outcome",
+    "page", "paired", "pictures", "platforms", "pool", "premises", "replay", "report", "running", "sarif", "screen",
+    "selection", "settings", "shifts", "show", "shrink", "sides", "source", "strategies", "subjects", "suite",
+    "summary", "tables", "touched", "traits", "verdicts", "workloads", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",
