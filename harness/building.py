@@ -15,19 +15,21 @@ TARGET_NAMES = tuple(TARGETS)
 
 
 def rebuilt(
-    subject: str, declared: Declaration, cases: Mapping[int, Case], seed: int, change: Side, base: Side | None
+    subject: str, declared: Declaration, cases: Mapping[int, Case], from_seed: int, change: Side, base: Side | None
 ) -> Rebuilt:
     """What became of the builds; `cases` are numbered as drawn from the seed, the sides' workers are gridsim's.
 
     Where the base's cases kill its worker there is nothing to compare with. Where the change's do, nothing is known of
     its kernels: that is no loss, and not green either.
     """
+    if not cases:  # another part of the gate has them
+        return Rebuilt(targets=TARGET_NAMES, seed=from_seed, notes=("no case of this part is compiled",))
     now = _compiled(subject, declared, cases, change)
     was = None if base is None else _compiled(subject, declared, cases, base)
     worse = () if was and was.died else tuple(compare(was.builds if was else (), now.builds))
     return Rebuilt(
         targets=TARGET_NAMES,
-        seed=seed,
+        seed=from_seed,
         counts=counts(now.builds),
         worse=worse,
         notes=_notes(now, was),

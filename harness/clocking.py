@@ -30,7 +30,10 @@ def clocked(subject: str, change: Runner, base: Runner) -> Clocked:
     times, notes, missing = [], [], []
     declarations = [(f"the {runner.side.place.name}", runner.declared) for runner in (base, change)]
     was, now = base.paired(subject), change.paired(subject)
-    for workload in chosen((), change.declared.op):
+    workloads = chosen((), change.declared.op)
+    if not workloads:
+        notes.append(f"there is no named workload of {change.declared.op}")
+    for workload in workloads:
         if reason := paired.declined(declarations, workload.case()):
             notes.append(f"{workload.name} is not timed: {reason}")
             continue

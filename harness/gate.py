@@ -136,9 +136,9 @@ def tell_outcome(outcome: Gate, options: dict[str, Any]) -> None:
         write_atomically(options["junit"], junit.text(outcome))
     if options["sarif"]:
         write_atomically(options["sarif"], sarif.text(outcome))
+    _append_summary(outcome, options["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"))
     if options["html"]:
         write_atomically(options["html"], gate_page.drawn(outcome, Path.cwd(), options["device"]))
-    _append_summary(outcome, options["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"))
 
 
 def _append_summary(outcome: Gate, path: Path | str | None) -> None:

@@ -78,6 +78,11 @@ def test_a_change_that_cannot_be_compiled_is_no_loss_and_is_missing():
     assert (seen.worse, seen.missing) == ((), "not compiled: the worker died: SIGABRT")
 
 
+def test_a_part_of_a_gate_without_a_case_to_compile_is_no_loss():
+    seen = rebuilt("mine.py:f", Declaration(), {}, 7, Told(collecting=DIED), Told(collecting=DIED))
+    assert (seen.worse, seen.missing, seen.notes) == ((), "", ("no case of this part is compiled",))
+
+
 def test_what_was_not_seen_is_told():
     seen = found(Told((FITS,), raised=("case 0 raised ValueError: no",)), Told((FITS,), raised=("case 0 raised",)))
     assert [note.partition(" raised")[0] for note in seen.notes] == ["case 0", "on the base, case 0"]

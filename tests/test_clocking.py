@@ -77,6 +77,11 @@ def test_what_the_base_cannot_do_is_told_and_what_only_the_change_cannot_do_is_m
     assert len(seen.times) == 9
 
 
+def test_an_operation_without_workloads_is_told():
+    seen = found(one, one, declared=Declaration(op="merge"))
+    assert (seen.times, seen.notes, seen.missing) == ((), ("there is no named workload of merge",), "")
+
+
 def test_what_a_side_declines_is_told_with_whose_it_is():
     seen = found(one, one, before=Declaration(block_sizes=(64,)))
     assert [compared.workload for compared in seen.times] == ["decode-32x8k-64", "decode-ragged-64"]
