@@ -137,6 +137,22 @@ def tell(build: Build) -> str:
     return f"{where} {_VERBS[build.outcome]}: {build.says}; {build.what}"
 
 
+def counts(builds: Iterable[Build]) -> str:
+    """For example "30 compile, 2 do not fit"."""
+    outcomes = [build.outcome for build in builds]
+    told = (f"{outcomes.count(name)} {words}" for name, words in _WORDS.items() if name in outcomes)
+    return ", ".join(told) or "nothing launched"
+
+
+def reproduction(subject: str, seed: int, build: Build) -> str:
+    """The command that compiles what the first case launched for that target."""
+    case = build.launches[0].split()[1]
+    return f"python -m harness.compiles --subject {subject} --seed {seed} --case {case} --targets {build.target}"
+
+
+_WORDS: dict[Outcome, str] = {
+    "compiles": "compile", "fails": "do not compile", "does not fit": "do not fit", "declined": "declined"
+}  # fmt: skip
 _VERBS = {"compiles": "compiles", "fails": "does not compile", "does not fit": "does not fit", "declined": "declined"}
 
 

@@ -40,10 +40,16 @@ def other_executor(name: str) -> str | None:
 
 def chosen_executor(name: str | None) -> str:
     """The executor asked for, or the default; raises WrongUse where it cannot run."""
-    if name == "gpu" and not has_gpu():
-        names = " nor ".join(str(device) for device in DEVICES)
-        raise WrongUse(f"executor is 'gpu', but this machine has none: there is neither {names}")
+    if name == "gpu":
+        check_gpu("executor is 'gpu'")
     return name or default_executor()
+
+
+def check_gpu(given: str) -> None:
+    """Raise WrongUse where there is no GPU for what was given."""
+    if not has_gpu():
+        names = " nor ".join(str(device) for device in DEVICES)
+        raise WrongUse(f"{given}, but this machine has none: there is neither {names}")
 
 
 def check_writable(option: str, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from harness.builds import TARGETS, Build, chosen_targets, tell
+from harness.builds import TARGETS, Build, chosen_targets, counts, reproduction, tell
 from harness.case import Case, Record
 from harness.commands import DEFAULT_OP, NOTHING_RAN, Verb, check_writable, one_line_errors, op_option, subject_option
 from harness.compiles_table import table
@@ -177,12 +177,7 @@ def _built(worker: Worker, number: int, jobs: int, seconds: int) -> Iterator[Bui
 
 def summary_line(found: Compiled) -> str:
     """How many of what."""
-    counts = {outcome: sum(b.outcome == outcome for b in found.builds) for outcome in _WORDS}
-    told = ", ".join(f"{count} {_WORDS[outcome]}" for outcome, count in counts.items() if count)
-    return f"{found.subject}: {told or 'nothing launched'}, {found.seconds:.0f} s"
-
-
-_WORDS = {"compiles": "compile", "fails": "do not compile", "does not fit": "do not fit", "declined": "declined"}
+    return f"{found.subject}: {counts(found.builds)}, {found.seconds:.0f} s"
 
 
 def failure_lines(report: Report) -> Iterator[str]:
@@ -190,18 +185,12 @@ def failure_lines(report: Report) -> Iterator[str]:
     for found in report.subjects:
         for build in found.failures:
             yield tell(build)
-            yield f"  {reproduction(report, found.subject, build)}"
+            yield f"  {reproduction(found.subject, report.seed, build)}"
         for line in found.raised:
             yield f"{found.subject}: {line}: what it would have launched after that was not compiled"
     builds = [build for found in report.subjects for build in found.builds if build.outcome == "declined"]
     for kernel, target, says in sorted({(build.kernel, build.target, build.says) for build in builds}):
         yield f"declined: {kernel} on {target}: {says}"
-
-
-def reproduction(report: Report, subject: str, build: Build) -> str:
-    """The command that compiles what the first case launched for that target."""
-    case = build.launches[0].split()[1]
-    return f"python -m harness.compiles --subject {subject} --seed {report.seed} --case {case} --targets {build.target}"
 
 
 def _command(report: Report) -> str:

@@ -2,20 +2,18 @@
 
 from pathlib import Path
 
-import jinja2
-
 from harness import comparison_figure, comparison_table, thresholds
+from harness import page as pages
 from harness.comparison import compared
 from harness.exam_table import COLUMNS, found_by, row, score_lines, worst_first
-from harness.folders import PACKAGE
 from harness.verdicts import Exam
 
 
 def page(exam: Exam) -> str:
     """The HTML; everything that comes from mutants and findings is escaped."""
-    loader = jinja2.FileSystemLoader(PACKAGE / "templates")
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template("exam.html").render(
+    told = pages.section(
+        "Score",
+        "exam.html",
         score=list(score_lines(exam)),
         planted=worst_first(exam.of(systematic=False)),
         troubles=[verdict for verdict in worst_first(exam.mutants) if not verdict.passed],
@@ -34,6 +32,7 @@ def page(exam: Exam) -> str:
         row=row,
         found_by=found_by,
     )
+    return pages.render("Kvetch: the exam", next(score_lines(exam)), [told])
 
 
 def write(file: Path, exam: Exam) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from harness import junit, markdown, sarif
-from harness.commands import Verb, device_option, executor_option, one_line_errors, op_option
+from harness import gate_page, junit, markdown, sarif
+from harness.commands import Verb, device_option, executor_option, html_option, one_line_errors, op_option
 from harness.comparing import run
 from harness.files import write_atomically
 from harness.gate_report import lines
@@ -80,6 +80,8 @@ def _file_option(name: str, words: str) -> Callable[[Any], Any]:
 @device_option
 @click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
 @click.option("--shard", type=Shard(), default="1/1", show_default=True, help="Run the i-th of n parts of the cases.")
+@click.option("--compile", is_flag=True, help="Compile what drawn cases launch for GPUs that are not here as well.")
+@click.option("--speed", is_flag=True, help="Time both sides on the named workloads as well; needs a GPU.")
 @click.option("--bisect", is_flag=True, help="Exit codes for git bisect run: 0 good, 1 bad, 125 cannot be tested.")
 @click.option(
     "--save", type=click.Path(file_okay=False, path_type=Path), default=Path("kvetch-findings"), show_default=True,
@@ -89,6 +91,7 @@ def _file_option(name: str, words: str) -> Callable[[Any], Any]:
 @_file_option("--junit", "Write JUnit XML.")
 @_file_option("--sarif", "Write SARIF 2.1.0.")
 @_file_option("--summary", "Append a summary in Markdown. Default: GITHUB_STEP_SUMMARY where it is set.")
+@html_option
 @one_line_errors
 def main(**options: Any) -> int:
     """Say what a change broke, against its base, on a fixed number of cases: the same verdict when run again.
@@ -134,6 +137,8 @@ def tell_outcome(outcome: Gate, options: dict[str, Any]) -> None:
     if options["sarif"]:
         write_atomically(options["sarif"], sarif.text(outcome))
     _append_summary(outcome, options["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"))
+    if options["html"]:
+        write_atomically(options["html"], gate_page.drawn(outcome, Path.cwd(), options["device"]))
 
 
 def _append_summary(outcome: Gate, path: Path | str | None) -> None:

@@ -1,12 +1,13 @@
-"""The outcome of a gate as lines of text."""
+"""The outcome of a gate as lines of text, and the rows that its tables in other forms have in common."""
 
 import textwrap
 from collections.abc import Iterator
 
-from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict, exit_code
+from harness import paired
+from harness.builds import Worse, reproduction, tell_worse
+from harness.outcome import Clocked, Gate, Gated, Narrowing, Rebuilt, Shift, Verdict, exit_code
+from harness.paired import Compared
 from harness.report import explained_lines, finding_lines
-
-WIDTH = 12
 
 
 def first_line(outcome: Gate, subjects: tuple[str, ...]) -> str:
@@ -34,6 +35,8 @@ def subject_lines(gated: Gated) -> Iterator[str]:
     for number, verdict in enumerate(gated.verdicts, 1):
         yield from verdict_lines(verdict, number)
     yield from shift_lines(gated.shifts)
+    yield from built_lines(gated.subject, gated.rebuilt)
+    yield from speed_lines(gated.subject, gated.clocked)
 
 
 def amount(gated: Gated) -> str:
@@ -93,6 +96,79 @@ def loss(shift: Shift) -> str:
     return f"; LESS ACCURATE: the median error more than doubled in {shift.coarser} of {shift.cases} cases; {why}"
 
 
+# --- builds and speed ----------------------------------------------------------------------------------------------
+
+
+def built_lines(subject: str, rebuilt: Rebuilt | None) -> Iterator[str]:
+    """What the kernels became on other GPUs; nothing where that was not asked for."""
+    if rebuilt is None:
+        return
+    yield f"  compiled for {', '.join(rebuilt.targets)}: {rebuilt.counts or 'nothing'}"
+    for worse in rebuilt.worse:
+        yield f"    {built_label(rebuilt, worse)}: {tell_worse(worse)}"
+        if worse.fails:
+            yield f"      again: {reproduction(subject, rebuilt.seed, worse.build)}"
+            yield f"      {rebuilt.accepted or acknowledge(subject, 'compile')}"
+    yield from (f"    {note}" for note in rebuilt.notes)
+
+
+def built_label(rebuilt: Rebuilt, worse: Worse) -> str:
+    """Whether it is red."""
+    return ("ACKNOWLEDGED" if rebuilt.accepted else "CANNOT BE LAUNCHED") if worse.fails else "TAKES MORE"
+
+
+def speed_lines(subject: str, clocked: Clocked | None) -> Iterator[str]:
+    """How fast the subject is, workload by workload; nothing where that was not asked for."""
+    if clocked is None:
+        return
+    beyond = f"noise and {100 * paired.THRESHOLD:.0f} %"
+    yield f"  timed on {len(clocked.times)} workloads; slower or faster is what is beyond {beyond}"
+    for compared in clocked.times:
+        yield f"    {speed_label(clocked, compared)}{paired.tell(compared)}"
+    if clocked.slower:
+        yield f"    {clocked.accepted or acknowledge(subject, 'speed')}"
+    yield from (f"    {note}" for note in clocked.notes)
+
+
+def speed_label(clocked: Clocked, compared: Compared) -> str:
+    """What stands before a workload: whether it is red."""
+    return ("ACKNOWLEDGED: " if clocked.accepted else "SLOWER: ") if compared in clocked.slower else ""
+
+
+# --- rows of tables ------------------------------------------------------------------------------------------------
+
+SHIFT_HEAD = ("Configuration", "Other bits", "Median error, ulp", "99.9 %", "Worst", "Margin", "")
+BUILT_HEAD = ("Kernel", "GPU", "What", "Of it", "Specialisation", "")
+SPEED_HEAD = ("Workload", "Change / base", f"{100 * paired.CONFIDENCE:.0f} % interval", "Change, ms", "Base, ms", "")
+
+
+def shift_row(shift: Shift) -> tuple[str, ...]:
+    """The cells of a configuration."""
+    pairs = [f"{a:.3g} → {b:.3g}" for a, b in zip(shift.errors_before, shift.errors_now, strict=False)]
+    errors = pairs or ["exact"] * 3
+    margin = f"{shift.margin_before:.2f} → {shift.margin_now:.2f}"
+    return (shift.configuration, f"{shift.changed} of {shift.cases}", *errors, margin, loss(shift).removeprefix("; "))
+
+
+def built_row(subject: str, rebuilt: Rebuilt, worse: Worse) -> tuple[str, ...]:
+    """The cells of a build that a change made worse."""
+    build, label = worse.build, built_label(rebuilt, worse)
+    said = f"{label}: {rebuilt.accepted or acknowledge(subject, 'compile')}" if worse.fails else label
+    return f"{build.kernel} ({build.place})", build.target, worse.kind, worse.message, build.what, said
+
+
+def speed_row(subject: str, clocked: Clocked, compared: Compared) -> tuple[str, ...]:
+    """The cells of a workload."""
+    label = speed_label(clocked, compared)
+    said = f"{label}{clocked.accepted or acknowledge(subject, 'speed')}" if label else compared.verdict
+    interval = f"{compared.low:.3f} to {compared.high:.3f}"
+    times = f"{compared.change:.3f}", f"{compared.base:.3f}"
+    return compared.workload, f"{compared.ratio:.3f}", interval, *times, said
+
+
+# --- the whole -----------------------------------------------------------------------------------------------------
+
+
 def narrowing_lines(narrowings: tuple[Narrowing, ...]) -> Iterator[str]:
     """What the change no longer tests."""
     for narrowing in narrowings:
@@ -125,7 +201,7 @@ def conclusion(outcome: Gate) -> str:
     if outcome.nothing_ran:
         return "nothing ran: no verdict"
     if cut:
-        return f"not green: time was over{cut}"
+        return f"not green: not all of it was run{cut}"
     if not outcome.gated:
         return f"green: the change touches none of {', '.join(outcome.untouched)}"
     return f"green: nothing new{_tolerated(outcome)}"

@@ -4,8 +4,10 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
+from harness import paired
+from harness.builds import reproduction, tell_worse
 from harness.gate_report import counts, loss, shift_words, verdict_lines
-from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict
+from harness.outcome import Clocked, Gate, Gated, Narrowing, Rebuilt, Shift, Verdict
 
 #: What XML 1.0 cannot hold, not even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,6 +36,8 @@ def _cases(gated: Gated) -> Iterator[ET.Element]:
     yield _of_running(gated)
     yield from (_of_verdict(gated.subject, number, verdict) for number, verdict in enumerate(gated.verdicts, 1))
     yield from map(_of_shift, gated.shifts)
+    yield from _of_builds(gated.subject, gated.rebuilt) if gated.rebuilt else ()
+    yield from _of_speed(gated.subject, gated.clocked) if gated.clocked else ()
 
 
 def _case(subject: str, name: str, seconds: float = 0.0) -> ET.Element:
@@ -66,6 +70,36 @@ def _of_shift(shift: Shift) -> ET.Element:
     return case
 
 
+def _of_builds(subject: str, rebuilt: Rebuilt) -> Iterator[ET.Element]:
+    """One case for all, one for each that cannot be launched; what takes more is printed by the first."""
+    told = [*(tell_worse(worse) for worse in rebuilt.worse if not worse.fails), *rebuilt.notes]
+    whole = _case(subject, f"builds for {', '.join(rebuilt.targets)}")
+    _print(whole, [rebuilt.counts, *told])
+    yield whole
+    for number, worse in enumerate(rebuilt.lost, 1):
+        case = _case(subject, f"build {number}: {worse.build.kernel} on {worse.build.target}")
+        again = reproduction(subject, rebuilt.seed, worse.build)
+        if rebuilt.accepted:
+            _add(case, "skipped", f"acknowledged: {rebuilt.accepted}: {tell_worse(worse)}")
+        else:
+            _add(case, "failure", tell_worse(worse), worse.kind, again)
+        yield case
+
+
+def _of_speed(subject: str, clocked: Clocked) -> Iterator[ET.Element]:
+    for compared in clocked.times:
+        case = _case(subject, f"speed: {compared.workload}", compared.change / 1000)
+        if compared in clocked.slower and not clocked.accepted:
+            _add(case, "failure", paired.tell(compared), compared.verdict)
+        else:
+            _print(case, [paired.tell(compared)])
+        yield case
+    if clocked.notes:
+        case = _case(subject, "speed")
+        _add(case, "skipped", "; ".join(clocked.notes))
+        yield case
+
+
 def _of_narrowing(narrowing: Narrowing) -> ET.Element:
     case = _case(narrowing.subject, narrowing.field)
     if not narrowing.accepted:
@@ -84,6 +118,10 @@ def _add(case: ET.Element, tag: str, message: str, kind: str = "", body: str = "
     part.text = _clean(body) or None
     if kind:
         part.set("type", kind)
+
+
+def _print(case: ET.Element, lines: list[str]) -> None:
+    ET.SubElement(case, "system-out").text = _clean("\n".join(lines))
 
 
 def _clean(words: str) -> str:

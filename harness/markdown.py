@@ -3,8 +3,22 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from harness.gate_report import acknowledge, amount, colour, conclusion, counts, loss, verdict_lines, version_notes
-from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict
+from harness.gate_report import (
+    BUILT_HEAD,
+    SHIFT_HEAD,
+    SPEED_HEAD,
+    acknowledge,
+    amount,
+    built_row,
+    colour,
+    conclusion,
+    counts,
+    shift_row,
+    speed_row,
+    verdict_lines,
+    version_notes,
+)
+from harness.outcome import Gate, Gated, Narrowing, Verdict
 
 
 def text(outcome: Gate) -> str:
@@ -32,8 +46,9 @@ def _subject(gated: Gated) -> Iterator[str]:
             yield from _details(verdict, number)
     moved = [shift for shift in gated.shifts if shift.changed]
     if moved:
-        head = ("Configuration", "Other bits", "Median error, ulp", "99.9 %", "Worst", "Margin", "")
-        yield from ("", *_table(head, map(_shift_row, moved)))
+        yield from ("", *_table(SHIFT_HEAD, map(shift_row, moved)))
+    yield from _built(gated)
+    yield from _speed(gated)
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
@@ -51,11 +66,21 @@ def _details(verdict: Verdict, number: int) -> Iterator[str]:
     yield from ("", f"<details><summary>{number}: {escaped(title)}</summary>", "", fence, body, fence, "", "</details>")
 
 
-def _shift_row(shift: Shift) -> tuple[str, ...]:
-    pairs = [f"{a:.3g} → {b:.3g}" for a, b in zip(shift.errors_before, shift.errors_now, strict=False)]
-    errors = pairs or ["exact"] * 3
-    margin = f"{shift.margin_before:.2f} → {shift.margin_now:.2f}"
-    return (shift.configuration, f"{shift.changed} of {shift.cases}", *errors, margin, loss(shift).removeprefix("; "))
+def _built(gated: Gated) -> Iterator[str]:
+    rebuilt = gated.rebuilt
+    if rebuilt is not None:
+        yield from ("", f"Compiled for {', '.join(rebuilt.targets)}: {escaped(rebuilt.counts or 'nothing')}.")
+        rows = [built_row(gated.subject, rebuilt, worse) for worse in rebuilt.worse]
+        yield from ("", *_table(BUILT_HEAD, rows)) if rows else ()
+        yield from (part for note in rebuilt.notes for part in ("", f"> {escaped(note)}"))
+
+
+def _speed(gated: Gated) -> Iterator[str]:
+    clocked = gated.clocked
+    if clocked is not None:
+        rows = [speed_row(gated.subject, clocked, compared) for compared in clocked.times]
+        yield from ("", *_table(SPEED_HEAD, rows)) if rows else ()
+        yield from (part for note in clocked.notes for part in ("", f"> {escaped(note)}"))
 
 
 def _narrowings(narrowings: tuple[Narrowing, ...]) -> Iterator[str]:

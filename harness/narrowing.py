@@ -85,7 +85,7 @@ def _kept(corpus: Path) -> dict[tuple[str, Case], Path]:
 
 
 def of_settings(base: Settings, change: Settings) -> Iterator[Narrowing]:
-    """Subjects and globs that the change takes out of the settings."""
+    """Subjects, globs and the compiling that the change takes out of the settings."""
     for subject in base.subjects:
         if subject not in change.subjects:
             yield Narrowing(
@@ -95,6 +95,8 @@ def of_settings(base: Settings, change: Settings) -> Iterator[Narrowing]:
         gone = [glob for glob in globs if glob not in change.paths.get(name, ())]
         if gone:
             yield Narrowing(subject=name, field="paths", words=f"changes of {', '.join(gone)} no longer gate it")
+    if base.compile and not change.compile:
+        yield Narrowing(subject="*", field="compile", words="kernels are no longer compiled for GPUs that are not here")
 
 
 def acknowledged(narrowings: tuple[Narrowing, ...], fresh: tuple[Accepted, ...]) -> tuple[Narrowing, ...]:

@@ -5,7 +5,9 @@ What else is compared with the base becomes a field of `Gated`, and a reason of 
 
 from typing import Literal
 
+from harness.builds import Worse
 from harness.case import Record
+from harness.paired import Compared
 from harness.summary import Found
 
 Word = Literal["NEW", "FLAKY ON THE CHANGE", "PRE-EXISTING", "FLAKY ON BOTH", "NOT SEEN AGAIN", "PLATFORM", "KNOWN"]
@@ -69,6 +71,37 @@ class Shift(Record, frozen=True):
     accepted: str = ""
 
 
+class Rebuilt(Record, frozen=True):
+    """What the kernels of a subject became on GPUs that are not here, held against the base's."""
+
+    targets: tuple[str, ...] = ()
+    seed: int = 0  # of the cases that launched them
+    counts: str = ""  # of the change's builds, in words
+    worse: tuple[Worse, ...] = ()
+    notes: tuple[str, ...] = ()  # what was not seen or not compared, and why
+    missing: str = ""  # why the change's kernels were not compiled, so that the gate is not green
+    accepted: str = ""  # the reason that the change gives for what cannot be launched
+
+    @property
+    def lost(self) -> tuple[Worse, ...]:
+        """What cannot be launched, acknowledged or not."""
+        return tuple(worse for worse in self.worse if worse.fails)
+
+
+class Clocked(Record, frozen=True):
+    """How fast a subject is on named workloads, held against the base."""
+
+    times: tuple[Compared, ...] = ()
+    notes: tuple[str, ...] = ()  # what was not timed, and why
+    missing: str = ""  # what the base could do and the change could not, so that the gate is not green
+    accepted: str = ""  # the reason that the change gives for what is slower
+
+    @property
+    def slower(self) -> tuple[Compared, ...]:
+        """What is slower beyond noise and threshold, acknowledged or not."""
+        return tuple(compared for compared in self.times if compared.verdict == "slower")
+
+
 class Gated(Record, frozen=True):
     """What was done about one subject."""
 
@@ -83,13 +116,17 @@ class Gated(Record, frozen=True):
     declined: dict[str, int] = {}
     verdicts: tuple[Verdict, ...] = ()
     shifts: tuple[Shift, ...] = ()
+    rebuilt: Rebuilt | None = None  # None where it was not asked for
+    clocked: Clocked | None = None
     digest: str = ""  # of the cases: the same one means that the same cases were run
     seconds: float = 0.0
 
     @property
     def cut(self) -> str:
         """For example "cut at 412 of 600"; nothing where all was run."""
-        return f"cut at {self.ran} of {self.asked}" if self.ran < self.asked else ""
+        cases = f"cut at {self.ran} of {self.asked}" if self.ran < self.asked else ""
+        missing = (part.missing for part in (self.rebuilt, self.clocked) if part is not None)
+        return "; ".join(filter(None, (cases, *missing)))
 
 
 class Gate(Record, frozen=True):
@@ -126,7 +163,15 @@ class Gate(Record, frozen=True):
         new = sum(verdict.fails for verdict in self.verdicts)
         unacknowledged = sum(not narrowing.accepted for narrowing in self.narrowings)
         coarser = sum(shift.lost and not shift.accepted for shift in self.shifts)
-        counted = ((new, "new finding"), (unacknowledged, "unacknowledged narrowing"), (coarser, "loss of accuracy"))
+        built = [part.rebuilt for part in self.gated if part.rebuilt and not part.rebuilt.accepted]
+        clocked = [part.clocked for part in self.gated if part.clocked and not part.clocked.accepted]
+        counted = (
+            (new, "new finding"),
+            (unacknowledged, "unacknowledged narrowing"),
+            (coarser, "loss of accuracy"),
+            (sum(len(part.lost) for part in built), "build that cannot be launched"),
+            (sum(len(part.slower) for part in clocked), "slower workload"),
+        )
         return tuple(_counted(number, words) for number, words in counted if number)
 
     @property
@@ -141,8 +186,13 @@ class Gate(Record, frozen=True):
 
 
 def _counted(number: int, words: str) -> str:
-    plural = {"loss of accuracy": "losses of accuracy"}.get(words, f"{words}s")
-    return f"{number} {words if number == 1 else plural}"
+    return f"{number} {words if number == 1 else _PLURALS.get(words, f'{words}s')}"
+
+
+_PLURALS = {
+    "loss of accuracy": "losses of accuracy",
+    "build that cannot be launched": "builds that cannot be launched",
+}
 
 
 def exit_code(gate: Gate) -> int:

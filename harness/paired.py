@@ -11,7 +11,7 @@ import click
 import msgspec
 import numpy as np
 
-from harness.case import Record
+from harness.case import Case, Record
 from harness.commands import DEFAULT_OP, NOTHING_RAN, Verb, chosen_executor, device_option, one_line_errors, op_option
 from harness.pool import Died, HarnessFault, Worker
 from harness.subjects import Declaration, WrongUse, declines
@@ -40,6 +40,14 @@ class Compared(Record, frozen=True):
     how: str = ""
 
 
+class NotTimed(WrongUse):
+    """A side cannot do a workload; which one, and why in words."""
+
+    def __init__(self, side: "Side", words: str) -> None:
+        super().__init__(words)
+        self.side = side
+
+
 @dataclass(frozen=True)
 class Side:
     """Base or change: a subject in a worker of its own."""
@@ -48,19 +56,21 @@ class Side:
     subject: str
 
     def prepare(self, workload: str, seed: int) -> str:
-        """Make it ready; how its calls are made. Raises WrongUse where the subject cannot do it."""
-        target, arguments = "harness.timing:prepare", (self.subject, workload, seed)
-        try:
-            how: str = self.worker.call(target, *arguments, limit_seconds=PREPARING)
-        except (Died, HarnessFault) as fault:
-            words = (str(fault).strip().splitlines() or [""])[-1]
-            raise WrongUse(f"{self.subject} cannot be timed on {workload}: {words}") from None
+        """Make it ready; how its calls are made. Raises NotTimed where the subject cannot do it."""
+        how: str = self._ask(workload, PREPARING, "harness.timing:prepare", self.subject, workload, seed)
         return how
 
-    def turn(self) -> float:
-        """Milliseconds of a call: the median of one turn."""
-        times: list[float] = self.worker.call("harness.timing:turn", limit_seconds=TURNING)
+    def turn(self, workload: str) -> float:
+        """Milliseconds of a call: the median of one turn. Raises NotTimed where a call fails all at once."""
+        times: list[float] = self._ask(workload, TURNING, "harness.timing:turn")
         return median(times)
+
+    def _ask(self, workload: str, seconds: float, target: str, *arguments: Any) -> Any:
+        try:
+            return self.worker.call(target, *arguments, limit_seconds=seconds)
+        except (Died, HarnessFault) as fault:
+            words = (str(fault).strip().splitlines() or [""])[-1]
+            raise NotTimed(self, f"{self.subject} cannot be timed on {workload}: {words}") from None
 
 
 # --- the statistics ------------------------------------------------------------------------------------------------
@@ -88,12 +98,12 @@ def verdict(
 
 
 def timed(base: Side, change: Side, workload: str, turns: int = TURNS, threshold: float = THRESHOLD) -> Compared:
-    """Time both on the same inputs, in turn; which of them begins changes from pair to pair."""
+    """Time both on the same inputs, in turn; which of them begins changes from pair to pair. Raises NotTimed."""
     ways = [side.prepare(workload, seed=0) for side in (base, change)]
     times: dict[int, list[float]] = {0: [], 1: []}
     for number in range(turns):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            times[which].append((base, change)[which].turn())
+            times[which].append((base, change)[which].turn(workload))
     how = ways[0] if ways[0] == ways[1] else f"base {ways[0]}, change {ways[1]}"
     return verdict(workload, times[0], times[1], threshold, how)
 
@@ -154,7 +164,7 @@ def _compared(
 ) -> Iterator[Compared]:
     sides = [(side.subject, side.worker.describe(side.subject, op)) for side in (base, change)]
     for workload in chosen(names, sides[1][1].op):
-        if reason := _declined(sides, workload.case()):
+        if reason := declined(sides, workload.case()):
             say(f"{workload.name}: declined, {reason}")
             continue
         found = timed(base, change, workload.name, options["turns"], options["threshold"])
@@ -162,7 +172,8 @@ def _compared(
         yield found
 
 
-def _declined(sides: list[tuple[str, Declaration]], case: Any) -> str:
+def declined(sides: list[tuple[str, Declaration]], case: Case) -> str:
+    """Why one of the sides, by name, declines the case; nothing where none does."""
     reasons = (f"{name}: {reason}" for name, declared in sides if (reason := declines(declared, case)))
     return next(reasons, "")
 

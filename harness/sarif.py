@@ -7,8 +7,11 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import Any
 
+from harness import paired
+from harness.builds import Worse, tell_worse
 from harness.gate_report import counts, loss
-from harness.outcome import Gate, Gated, Narrowing, Shift, Verdict
+from harness.outcome import Clocked, Gate, Gated, Narrowing, Rebuilt, Shift, Verdict
+from harness.paired import Compared
 from harness.report import in_words
 from harness.settings import FILE
 from harness.touched import file_of
@@ -54,6 +57,8 @@ def _results(outcome: Gate) -> Iterator[dict[str, Any]]:
     for gated in outcome.gated:
         yield from (_of_verdict(gated, verdict) for verdict in gated.verdicts)
         yield from (_of_shift(shift) for shift in gated.shifts if shift.lost)
+        yield from _of_builds(gated, gated.rebuilt) if gated.rebuilt else ()
+        yield from _of_speed(gated, gated.clocked) if gated.clocked else ()
     yield from map(_of_narrowing, outcome.narrowings)
 
 
@@ -80,6 +85,31 @@ def _of_shift(shift: Shift) -> dict[str, Any]:
     words = f"{shift.configuration}{loss(shift)}"
     key = f"{shift.subject} accuracy {shift.configuration}"
     return _result("accuracy lost", not shift.accepted, words, file_of(shift.subject).as_posix(), 1, key)
+
+
+def _of_builds(gated: Gated, rebuilt: Rebuilt) -> Iterator[dict[str, Any]]:
+    for worse in rebuilt.worse:
+        file, line = place(gated, _line(worse))
+        fails = worse.fails and not rebuilt.accepted
+        key = f"{gated.subject} {worse.build.kernel} {worse.build.target} {worse.kind}"
+        yield _result(worse.kind, fails, tell_worse(worse), file, line, key)
+
+
+def _line(worse: Worse) -> str:
+    """Where the compiler complains, if it says so; else where the kernel begins."""
+    told = re.search(r"\(([^()\s]+\.py:\d+)[;)]", worse.message)
+    return told[1] if told else worse.build.place
+
+
+def _of_speed(gated: Gated, clocked: Clocked) -> Iterator[dict[str, Any]]:
+    """What is slower; a viewer of findings has no place for what is not."""
+    for compared in clocked.slower:
+        yield _of_slower(gated, compared, fails=not clocked.accepted)
+
+
+def _of_slower(gated: Gated, compared: Compared, *, fails: bool) -> dict[str, Any]:
+    file, key = file_of(gated.subject).as_posix(), f"{gated.subject} speed {compared.workload}"
+    return _result("slower", fails, paired.tell(compared), file, 1, key)
 
 
 def _of_narrowing(narrowing: Narrowing) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Settings(Record, frozen=True):
 
     subjects: tuple[str, ...] = ()
     paths: dict[str, tuple[str, ...]] = {}  # subject, or a pattern of subjects, to globs of files
+    compile: bool = False  # whether kernels are compiled for GPUs that are not here, as with `--compile`
     accept: tuple[Accepted, ...] = ()
 
     def globs(self, subject: str) -> tuple[str, ...]:
@@ -66,10 +67,11 @@ def _converted(table: Any, path: Path) -> Settings:
 
 
 def joined(base: Settings, change: Settings) -> Settings:
-    """What is gated: a change that takes a subject or a glob away is gated with it all the same."""
+    """What is gated: what a change takes away it is gated with all the same."""
     paths = {
         name: tuple(dict.fromkeys((*base.paths.get(name, ()), *change.paths.get(name, ()))))
         for name in base.paths | change.paths
     }
     subjects = tuple(dict.fromkeys((*base.subjects, *change.subjects)))
-    return Settings(subjects=subjects, paths=paths, accept=change.accept)
+    compiles = base.compile or change.compile
+    return Settings(subjects=subjects, paths=paths, compile=compiles, accept=change.accept)

@@ -41,12 +41,31 @@ COUNTER.write_text(str(NUMBER))
 """
 LOSES = "    if NUMBER % 7 == 0:\n        raise RuntimeError('lost the race')\n"
 TWICE = "    out = out * 2\n"
+#: A kernel beside it, whose tile of 64 x SIZE halves must pass through shared memory: 1024 are too many for two GPUs.
+TILED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def tile_kernel(out_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, 64)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    x = tl.load(out_ptr + at)
+    to = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    tl.store(out_ptr + to, tl.dot(x, tl.trans(x)).to(tl.float16))
+
+"""
+LAUNCHES = "    tile_kernel[(1,)](torch.zeros(64 * {size}, dtype=torch.float16, device=inputs.q.device), SIZE={size})\n"
 LONG = "    if (inputs.kv_lens > 3).any():\n        out = out * 2\n"
 
 
 def mine(body: str = "    pass\n", **declared: object) -> str:
     """The text of `mine.py`."""
     return HEAD + SUBJECT.format(declared=declared, body=body)
+
+
+def tiled(size: int) -> str:
+    """The text of a `mine.py` that launches a kernel of tiles of that size as well."""
+    return mine(LAUNCHES.format(size=size)).replace("@subject", f"{TILED}@subject")
 
 
 def racing(folder: Path) -> str:

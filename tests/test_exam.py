@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hunting import changed
 from invoked import SUBJECTS
+from parsed import parse
 
 from harness import exam, exam_page, exam_table, examiner
 from harness.campaign import Plan
@@ -21,6 +22,7 @@ from harness.case import Case, Seq, replace
 from harness.crew import Crew
 from harness.examiner import Job
 from harness.mutants import Mutant, home
+from harness.page import render
 from harness.pool import Worker
 from harness.results import Finding
 from harness.selection import Wanted, kernel_files, select
@@ -376,6 +378,17 @@ def test_the_page_escapes_what_mutants_and_findings_say() -> None:
     assert "x &lt; y" in page
     assert "-if a &lt;b&gt; c" in page
     assert "<b>" not in page
+
+
+def test_the_page_begins_with_the_score_and_has_the_style_of_the_others() -> None:
+    text = exam_page.page(Exam(mutants=SEVERAL))
+    seen = parse(text)
+    assert seen.one("header").one("p", "verdict").text == next(exam_table.score_lines(Exam(mutants=SEVERAL)))
+    assert seen.one("style").text == parse(render("another", "page", [])).one("style").text
+    rows = {row.all("td")[0].text: row for row in seen.all("tr") if row.all("td")}
+    assert set(rows) == {verdict.name for verdict in SEVERAL}
+    assert rows["quick"].one("td", "good").text == "race"
+    assert rows["missed"].one("td", "bad").text == "MISSED"
 
 
 # --- processes ---------------------------------------------------------------------------------------------------

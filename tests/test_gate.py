@@ -7,8 +7,23 @@ import tempfile
 import time
 
 import pytest
-from gated import LONG, MINE, NOBODY, ROOT, SETTINGS, TWICE, edit, mine, racing, repository, with_our_kernels
+from gated import (
+    LONG,
+    MINE,
+    NOBODY,
+    ROOT,
+    SETTINGS,
+    TWICE,
+    edit,
+    mine,
+    racing,
+    repository,
+    tiled,
+    with_our_kernels,
+)
+from parsed import parse
 
+from harness import paired
 from harness.outcome import Tally
 
 FEW, MORE = ("--base", "main", "--cases", 12), ("--base", "main", "--cases", 60)
@@ -244,6 +259,123 @@ def test_twice_as_inaccurate_is_told_with_other_bits_and_red_though_within_the_b
     assert shift.changed > 40
     assert shift.errors_now[0] > 2 * shift.errors_before[0]
     assert gate.reasons == ("1 loss of accuracy",)
+
+
+# --- builds -------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_no_longer_fits_a_gpu_that_is_not_here_is_red_until_it_is_acknowledged(project):
+    project.git("switch", "--quiet", "main")
+    project.commit(mine_py=tiled(16))
+    project.git("switch", "--quiet", "--create", "later")
+    project.commit(mine_py=tiled(1024))
+    options = ("--base", "main", "--cases", 2, "--executor", "interpreter", "--compile")
+    gate, code = project.outcome(*options)
+    assert (words(gate), gate.reasons, code) == ([], ("2 builds that cannot be launched",), 1)
+    (gated,) = gate.gated
+    assert gated.rebuilt.counts == "2 compile, 2 do not fit"
+    lost = {(worse.kind, worse.build.target, worse.build.kernel) for worse in gated.rebuilt.lost}
+    assert lost == {("no longer fits", target, "tile_kernel") for target in ("sm_80", "gfx942")}
+    accept = f'[[accept]]\nsubject = "{MINE}"\nfield = "compile"\nreason = "no such GPU of ours (#7)"\n'
+    project.commit(kvetch_toml=SETTINGS + accept)
+    gate, code = project.outcome(*options)
+    assert (gate.reasons, gate.stale, code) == ((), (), 0)
+    assert gate.gated[0].rebuilt.accepted == "no such GPU of ours (#7)"
+
+
+def test_the_settings_ask_for_builds_too_and_a_change_that_takes_that_out_has_to_say_so(project):
+    project.git("switch", "--quiet", "main")
+    project.commit(kvetch_toml=f"compile = true\n{SETTINGS}")
+    project.git("switch", "--quiet", "--create", "later")
+    project.commit(mine_py=mine() + "# a comment\n", kvetch_toml=SETTINGS)
+    gate, code = project.outcome("--base", "main", "--cases", 1)
+    assert ([narrowing.field for narrowing in gate.narrowings], code) == (["compile"], 1)
+    assert gate.gated[0].rebuilt.counts == "nothing launched"
+
+
+def test_without_being_asked_for_nothing_is_compiled_and_nothing_is_timed(project):
+    project.commit(mine_py=mine() + "# a comment\n")
+    gate, _ = project.outcome("--base", "main", "--cases", 1)
+    assert (gate.gated[0].rebuilt, gate.gated[0].clocked) == (None, None)
+
+
+# --- speed --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_speed_is_wrong_use(project, monkeypatch):
+    monkeypatch.setattr("harness.commands.has_gpu", lambda: False)
+    told = one_line(project.gate("--base", "main", "--speed"))
+    assert "--speed times kernels on a GPU, but this machine has none: there is neither /dev/nvidiactl" in told
+
+
+def clock(monkeypatch, milliseconds):
+    """Time by a function of the side's folder, where there is no GPU to time on."""
+    monkeypatch.setattr("harness.commands.has_gpu", lambda: True)
+    monkeypatch.setattr(paired.Side, "prepare", lambda *_, **__: "as told")
+    monkeypatch.setattr(paired.Side, "turn", lambda side, workload: milliseconds(side.worker.home.folder, workload))
+
+
+def test_what_is_slower_is_red_until_it_is_acknowledged_and_what_is_not_is_told(project, monkeypatch):
+    declared = {"head_dims": (128,), "dtypes": ("bfloat16",), "max_kv_len": None, "groups": (4,), "block_sizes": (16,)}
+
+    def milliseconds(folder, workload):
+        return 1.1 if folder == project.folder and workload == "decode-8x8k-16" else 1.0
+
+    clock(monkeypatch, milliseconds)
+    project.git("switch", "--quiet", "main")
+    project.commit(mine_py=mine(**declared))
+    project.git("switch", "--quiet", "--create", "later")
+    project.commit(mine_py=mine(**declared) + "# slower\n")
+    options = ("--base", "main", "--cases", 1, "--speed")
+    gate, code = project.outcome(*options)
+    assert (gate.reasons, code) == (("1 slower workload",), 1)
+    (gated,) = gate.gated
+    assert [compared.workload for compared in gated.clocked.slower] == ["decode-8x8k-16"]
+    assert len(gated.clocked.times) == 8
+    assert "decode-ragged-64 is not timed: the base: declares block_sizes=(16,)" in gated.clocked.notes
+    accept = f'[[accept]]\nsubject = "{MINE}"\nfield = "speed"\nreason = "it is right now (#8)"\n'
+    project.commit(kvetch_toml=SETTINGS + accept)
+    gate, code = project.outcome(*options)
+    assert (gate.reasons, gate.stale, code) == ((), (), 0)
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_runs_twice_is_slower_on_the_gpu_and_one_that_was_not_touched_is_not(tmp_path):
+    made = with_our_kernels(tmp_path / "ours")
+    made.git("switch", "--quiet", "--create", "change")
+    options = ("--base", "main", "--cases", 6, "--speed", "--executor", "gpu")
+    with (made.folder / "kernels/decode.py").open("a") as file:
+        file.write("\n\n_once = paged_decode\n\n\ndef paged_decode(*args, **kwargs):\n    _once(*args, **kwargs)\n")
+        file.write("    return _once(*args, **kwargs)\n")
+    made.commit("twice")
+    gate, code = made.outcome(*options)
+    assert code == 1, gate.gated[0].clocked
+    assert all(1.8 < compared.ratio < 2.2 for compared in gate.gated[0].clocked.slower)
+    assert len(gate.gated[0].clocked.slower) == len(gate.gated[0].clocked.times) >= 8
+    made.git("revert", "--no-edit", "HEAD")
+    gate, code = made.outcome(*options, "--all")
+    assert code == 0, gate.gated[0].clocked
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_red_gate_draws_the_new_finding_and_that_of_a_green_one_says_green(project, tmp_path):
+    file = tmp_path / "page.html"
+    project.commit(mine_py=mine(TWICE))
+    assert project.gate(*FEW, "--executor", "gridsim", "--html", file).exit_code == 1
+    seen = parse(file.read_text())
+    assert seen.one("header").one("p", "verdict").text == "RED: 1 new finding"
+    told = seen.one("article")
+    assert told.one("p", "verdict").text == "NEW: failed 20 of 20 times on the change, 0 of 20 on the base"
+    assert "Error against the bound" in told.text
+    assert told.all("svg")
+    assert "python -m harness.replay kvetch-findings/" in told.text
+    project.commit(mine_py=mine() + "# right again\n")
+    assert project.gate(*FEW, "--executor", "gridsim", "--html", file).exit_code == 0
+    seen = parse(file.read_text())
+    assert seen.one("header").one("p", "verdict").text == "green: nothing new"
+    assert not seen.all("article")
 
 
 # --- another environment ------------------------------------------------------------------------------------------

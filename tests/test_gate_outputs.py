@@ -7,10 +7,14 @@ import jsonschema
 import msgspec
 import pytest
 import xmlschema
+from parsed import parse
 
-from harness import gate_report, junit, markdown, sarif
+from harness import gate_page, gate_report, junit, markdown, sarif
+from harness.builds import Build, Worse
 from harness.case import Case, Seq
-from harness.outcome import Gate, Gated, Narrowing, Shift, Tally, Verdict
+from harness.outcome import Clocked, Gate, Gated, Narrowing, Rebuilt, Shift, Tally, Verdict, exit_code
+from harness.paired import verdict as timed
+from harness.pictures import Picture
 from harness.results import Finding
 from harness.summary import Found
 
@@ -57,6 +61,30 @@ FULL = Gate(
     ),
     stale=("[[accept]] x of y: there is nothing to acknowledge",),
 )  # fmt: skip
+BUILD = Build("kernel", "decode.py:64", "gfx942", "SIZE=16", ("case 3 launch 1",))
+BUILT = Gate(
+    base="0" * 40, head="f" * 40, executor="gridsim",
+    gated=(
+        Gated(
+            subject="mine.py:f", files=("kernels/decode.py", "mine.py"), asked=9, ran=9, judged=9,
+            rebuilt=Rebuilt(
+                targets=("sm_80", "gfx942"), seed=7, counts="3 compile, 2 do not fit", notes=("case 5 raised",),
+                worse=(
+                    Worse(kind="no longer compiles", build=BUILD, message="no (decode.py:84)", fails=True),
+                    Worse(kind="no longer fits", build=BUILD, message="70000 bytes", fails=True),
+                    Worse(kind="spills", build=BUILD, message="4 words a thread spilled, base 0"),
+                ),
+            ),
+            clocked=Clocked(
+                times=(
+                    timed("decode-8x8k-16", [1.0] * 20, [1.1] * 20),
+                    timed("decode-1x8k-16", [1.0] * 20, [1.0] * 20),
+                ),
+                notes=("decode-ragged-64 is not timed: the base: declares block_sizes=(16,)",),
+            ),
+        ),
+    ),
+)  # fmt: skip
 GREEN = Gate(base="0" * 40, head="f" * 40, executor="gpu", gated=(Gated(subject="a.py:f", asked=9, ran=9, judged=9),))
 FAULTY = msgspec.structs.replace(GREEN, harness_faults=("sdpa has 1, float64 has 2",))
 UNTOUCHED = Gate(base="0" * 40, head="f" * 40, executor="gpu", untouched=("a.py:f",))
@@ -68,12 +96,20 @@ NASTY = msgspec.structs.replace(
         msgspec.structs.replace(
             FULL.gated[0],
             verdicts=(Verdict(word="NEW", found=found(message=HOSTILE), change=ALWAYS, base=NEVER, note=HOSTILE),),
+            rebuilt=Rebuilt(
+                worse=(
+                    Worse(kind="does not compile", build=BUILD, message=HOSTILE, fails=True),
+                    Worse(kind="spills", build=BUILD, message=HOSTILE),
+                ),
+                notes=(HOSTILE,),
+            ),
+            clocked=Clocked(times=(timed(HOSTILE, [1.0] * 9, [2.0] * 9),), notes=(HOSTILE,), missing=HOSTILE),
         ),
     ),
     narrowings=(Narrowing(subject=HOSTILE, field=HOSTILE, words=HOSTILE),),
     harness_faults=(HOSTILE,),
 )
-OUTCOMES = {"full": FULL, "green": GREEN, "faulty": FAULTY, "untouched": UNTOUCHED, "nasty": NASTY}
+OUTCOMES = {"full": FULL, "built": BUILT, "green": GREEN, "faulty": FAULTY, "untouched": UNTOUCHED, "nasty": NASTY}
 each = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
 
 
@@ -179,3 +215,133 @@ def test_the_report_says_how_often_on_which_side_and_how_to_see_it_again():
     assert "bfloat16, splits  12 of 30; 0.2 -> 0.5, 0.5 -> 1.2, 0.6 -> 1.4; 0.25 -> 0.50" in text
     assert "LESS ACCURATE: the median error more than doubled in 29 of 30 cases" in text
     assert "NOTE: triton is 3.9.0 for the change and 3.6.0 for the base" in text
+
+
+# --- builds and speed ---------------------------------------------------------------------------------------------
+
+
+def accepting(**fields):
+    """BUILT, with reasons."""
+    (gated,) = BUILT.gated
+    rebuilt = msgspec.structs.replace(gated.rebuilt, accepted=fields.get("compile", ""))
+    clocked = msgspec.structs.replace(gated.clocked, accepted=fields.get("speed", ""))
+    return msgspec.structs.replace(BUILT, gated=(msgspec.structs.replace(gated, rebuilt=rebuilt, clocked=clocked),))
+
+
+def test_what_cannot_be_launched_and_what_is_slower_is_red_until_it_is_acknowledged():
+    assert BUILT.reasons == ("2 builds that cannot be launched", "1 slower workload")
+    assert accepting(compile="meant").reasons == ("1 slower workload",)
+    assert accepting(speed="meant").reasons == ("2 builds that cannot be launched",)
+    assert [exit_code(gate) for gate in (BUILT, accepting(compile="meant", speed="meant"))] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "part", [{"rebuilt": Rebuilt(missing="not compiled: it died")}, {"clocked": Clocked(missing="m")}]
+)
+def test_what_could_not_be_compiled_or_timed_is_not_green(part):
+    gate = msgspec.structs.replace(GREEN, gated=(msgspec.structs.replace(GREEN.gated[0], **part),))
+    assert exit_code(gate) == 5
+    assert list(gate_report.lines(gate))[-1].startswith("not green: not all of it was run; a.py:f: ")
+
+
+def test_in_text_builds_are_told_with_the_command_and_workloads_with_their_ratio():
+    text = "\n".join(gate_report.lines(BUILT))
+    assert "compiled for sm_80, gfx942: 3 compile, 2 do not fit" in text
+    assert "CANNOT BE LAUNCHED: kernel (decode.py:64) on gfx942, no longer fits: 70000 bytes; SIZE=16" in text
+    assert "again: python -m harness.compiles --subject mine.py:f --seed 7 --case 3 --targets gfx942" in text
+    assert "TAKES MORE: kernel (decode.py:64) on gfx942, spills: 4 words a thread spilled, base 0" in text
+    assert "SLOWER: decode-8x8k-16: slower by 10 % (10 to 10), 1.100 ms, base 1.000 ms" in text
+    assert "    decode-1x8k-16: no difference seen (x1.000, 1.000 to 1.000)" in text
+    for field in ("compile", "speed"):
+        assert f'add to kvetch.toml: [[accept]] subject = "mine.py:f", field = "{field}"' in text
+    assert "ACKNOWLEDGED: kernel" in "\n".join(gate_report.lines(accepting(compile="meant")))
+
+
+def test_in_junit_each_build_that_cannot_be_launched_and_each_slower_workload_is_a_failure():
+    (suite,) = JUNIT.to_dict(junit.text(BUILT))["testsuite"]
+    assert (suite["@failures"], suite["@errors"], suite["@skipped"]) == ("3", "0", "1")
+    text = junit.text(BUILT)
+    assert 'type="no longer fits"' in text
+    assert 'type="slower"' in text
+    assert "spills: 4 words a thread spilled, base 0" in text
+    assert "no difference seen (x1.000, 1.000 to 1.000)" in text
+    (suite,) = JUNIT.to_dict(junit.text(accepting(compile="meant", speed="meant")))["testsuite"]
+    assert suite["@failures"] == "0"
+
+
+def test_in_sarif_a_build_is_at_the_line_that_the_compiler_names_else_where_its_kernel_begins():
+    results = sarif_results(BUILT)
+    places = [result["locations"][0]["physicalLocation"] for result in results]
+    told = [(place["artifactLocation"]["uri"], place["region"]["startLine"]) for place in places]
+    assert told == [("kernels/decode.py", 84), ("kernels/decode.py", 64), ("kernels/decode.py", 64), ("mine.py", 1)]
+    assert [result["level"] for result in results] == ["error", "error", "note", "error"]
+    assert [result["ruleId"] for result in results] == ["no-longer-compiles", "no-longer-fits", "spills", "slower"]
+    accepted = sarif_results(accepting(compile="meant", speed="meant"))
+    assert {result["level"] for result in accepted} == {"note"}
+
+
+def test_the_summary_has_a_table_of_builds_and_one_of_workloads():
+    text = markdown.text(BUILT)
+    assert "Compiled for sm_80, gfx942: 3 compile, 2 do not fit." in text
+    assert (
+        "| kernel (decode.py:64) | gfx942 | spills | 4 words a thread spilled, base 0 | SIZE=16 | TAKES MORE |" in text
+    )
+    assert "| decode-8x8k-16 | 1.100 | 1.100 to 1.100 | 1.100 | 1.000 | SLOWER: if that is meant" in text
+    assert "| decode-1x8k-16 | 1.000 | 1.000 to 1.000 | 1.000 | 1.000 | no difference seen |" in text
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def paged(outcome):
+    return parse(gate_page.of_gate(outcome, [Picture(notes=(f"picture {i}",)) for i in range(len(outcome.verdicts))]))
+
+
+def part(tree, name):
+    (found,) = [section for section in tree.all("section") if section["id"] == name]
+    return found
+
+
+@each
+def test_on_the_page_nothing_that_a_kernel_says_is_html_and_no_name_is_given_twice(outcome):
+    tree = paged(outcome)
+    assert not tree.all("script")
+    names = [node["id"] for node in tree.walk() if "id" in node.attributes]
+    assert len(names) == len(set(names))
+
+
+def test_the_page_of_a_red_gate_has_what_fails_first_with_its_numbers_on_both_sides():
+    tree = paged(FULL)
+    assert tree.one("header").one("p", "verdict").text.startswith("RED: 2 new findings")
+    names = [section["id"] for section in tree.all("section")]
+    assert names == ["at-a-glance", "verdicts", "findings", "no-longer-tested", "accuracy"]
+    rows = [[cell.text for cell in row.all("td")] for row in part(tree, "verdicts").one("tbody").all("tr")]
+    assert [row[0] for row in rows] == ["NEW", "FLAKY ON THE CHANGE", "PRE-EXISTING", "KNOWN", "PLATFORM"]
+    assert rows[1][3:] == ["3 of 20", "0 of 20", "1"]
+    assert [cell.text for cell in part(tree, "verdicts").all("td", "wrong")] == ["NEW", "FLAKY ON THE CHANGE"]
+    articles = part(tree, "findings").all("article")
+    assert articles[0].one("p", "verdict").text == "NEW: failed 20 of 20 times on the change, 0 of 20 on the base"
+    assert [f"picture {i}" in article.text for i, article in enumerate(articles)] == [True] * 5
+    assert "triton is 3.9.0 for the change and 3.6.0 for the base" in part(tree, "at-a-glance").text
+    shown = [[cell.text for cell in row.all("td")] for row in part(tree, "accuracy").one("tbody").all("tr")]
+    assert shown[0][:5] == ["mine.py:f", "bfloat16, splits", "12 of 30", "0.2 → 0.5", "0.5 → 1.2"]
+    assert len(part(tree, "accuracy").all("td", "wrong")) == 1
+    assert len(part(tree, "no-longer-tested").all("td", "wrong")) == 1
+
+
+def test_the_page_has_builds_and_workloads_and_marks_what_is_red():
+    tree = paged(BUILT)
+    assert [row.all("td")[3].text for row in part(tree, "builds").one("tbody").all("tr")] == [
+        "no longer compiles", "no longer fits", "spills"
+    ]  # fmt: skip
+    assert len(part(tree, "builds").all("td", "wrong")) == 2
+    assert [row.all("td")[2].text for row in part(tree, "speed").one("tbody").all("tr")] == ["1.100", "1.000"]
+    assert len(part(tree, "speed").all("td", "wrong")) == 1
+    assert "case 5 raised" in part(tree, "at-a-glance").text
+
+
+def test_the_page_of_a_green_gate_says_so_and_has_nothing_red():
+    tree = paged(GREEN)
+    assert tree.one("header").one("p", "verdict").text == "green: nothing new"
+    assert [section["id"] for section in tree.all("section")] == ["at-a-glance"]
+    assert not tree.all("td", "wrong")

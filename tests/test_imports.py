@@ -13,15 +13,14 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "against", "attribution", "blocks", "builds", "campaign", "columns", "commands", "comparing", "comparison",
-    "comparison_figure", "comparison_table", "compiles", "compiles_table", "confirming", "control", "corpus", "crew",
-    "doctor", "drawing", "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz", "gate", "gate_report",
-    "gating", "git", "hunt", "injections", "journal", "junit", "keeping", "known", "machine", "markdown", "mutants",
-    "mutate", "narrowing", "operators", "outcome", "page", "paired", "pictures", "platforms", "pool", "recipes",
-    "replay", "report", "running", "sarif", "screen", "selection", "settings", "shifts", "show", "shrink", "sides",
-    "source", "strategies", "subjects", "suite", "summary", "tables", "thresholds", "touched", "traits", "trials",
-    "__main__",
-    "verdicts", "workloads", "__main__",
+    "against", "attribution", "blocks", "building", "builds", "campaign", "clocking", "columns", "commands",
+    "comparing", "comparison", "comparison_figure", "comparison_table", "compiles", "compiles_table", "confirming",
+    "control", "corpus", "crew", "doctor", "drawing", "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz",
+    "gate", "gate_page", "gate_report", "gating", "git", "hunt", "injections", "journal", "junit", "keeping", "known",
+    "machine", "markdown", "mutants", "mutate", "narrowing", "operators", "outcome", "page", "paired", "pictures",
+    "platforms", "pool", "premises", "recipes", "replay", "report", "running", "sarif", "screen", "selection",
+    "settings", "shifts", "show", "shrink", "sides", "source", "strategies", "subjects", "suite", "summary", "tables",
+    "thresholds", "touched", "traits", "trials", "verdicts", "workloads", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",

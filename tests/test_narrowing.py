@@ -99,3 +99,9 @@ def test_an_acknowledgement_covers_its_subject_and_field_and_no_other():
     assert narrowing.reason_for((entry,), "s", "corpus decode/a.json") == "why"
     assert narrowing.reason_for((entry,), "t", "corpus decode/a.json") == ""
     assert narrowing.reason_for((entry,), "s", "dtypes") == ""
+
+
+def test_settings_that_no_longer_compile_are_a_narrowing_and_those_that_now_do_are_none():
+    asks, does_not = Settings(compile=True), Settings()
+    assert [(lost.subject, lost.field) for lost in narrowing.of_settings(asks, does_not)] == [("*", "compile")]
+    assert list(narrowing.of_settings(does_not, asks)) == list(narrowing.of_settings(asks, asks)) == []

@@ -60,7 +60,7 @@ class Told:
     def prepare(self, workload: str, seed: int) -> str:
         return self.way
 
-    def turn(self) -> float:
+    def turn(self, workload: str) -> float:
         self.asked.append(self.name)
         return next(self.times)
 
