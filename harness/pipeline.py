@@ -203,8 +203,8 @@ class Session:
         found = self._related(relations.ORDER, first, None)
         if not found or self.lost:
             return found
-        later = [self.observe_on(each, materialise(self.case)) for each in (where, self.where)]
-        if any(each.out is None for each in later) or relations.moved_elements(*later):
+        shuffled, plain = (self.observe_on(each, materialise(self.case)) for each in (where, self.where))
+        if shuffled.out is None or plain.out is None or relations.moved_elements(shuffled, plain):
             return found
         words = f"the first call alone is another: {KEPT}"
         return [msgspec.structs.replace(finding, accuses=words) for finding in found]
