@@ -164,9 +164,9 @@ def blank(injections: Iterable[Injection]) -> Iterator[Threshold]:
 
 
 def next_mutant(threshold: Threshold) -> tuple[str, Mutant] | None:
-    """The next error down the ladder and its mutant; None where one was missed, or all were found."""
-    injection = next(one for one in INJECTIONS if one.name == threshold.injection)
-    errors = list(injection.errors)[len(threshold.steps) :]
-    if threshold.missed or not errors:
+    """The next error down the ladder and its mutant; None where one was missed, all were found, or it is no more."""
+    injection = next((one for one in INJECTIONS if one.name == threshold.injection), None)
+    if injection is None or threshold.missed or len(threshold.steps) == len(injection.errors):
         return None
+    errors = list(injection.errors)[len(threshold.steps) :]
     return errors[0], injection.mutant(errors[0], threshold.dtype)

@@ -20,6 +20,9 @@ _READING = ("strides", "types", "lengths", "blocks", "devices", "dims")
 #: Nothing is rounded before the output is.
 _IN_FLOAT32 = {
     "dot": "ieee",
+    "scaled_q_dtype": "float32",
+    "qk_product": "float32",
+    "pv_product": "float32",
     "qk_accumulator": "float32",
     "pv_accumulator": "float32",
     "score_dtype": "float32",

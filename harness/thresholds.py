@@ -70,7 +70,7 @@ def row(threshold: Threshold) -> tuple[str, ...]:
     """Its cells, one for each of COLUMNS."""
     least, missed = threshold.smallest, threshold.missed
     found = (least.error, least.kind, str(least.cases)) if least else ("none", "", "")
-    lost = (told(missed), str(missed.cases)) if missed else ("none", "")
+    lost = (told(missed), str(missed.cases)) if missed else ("not reached" if next_mutant(threshold) else "none", "")
     return (threshold.injection, threshold.dtype, *found, *lost)
 
 

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from harness import exam, exam_page, exam_table, thresholds
-from harness.case import replace
+from harness.case import Case, Seq, replace
 from harness.injections import BITS, INJECTIONS, RELATIVE, Injection, Step, Threshold, blank, next_mutant
-from harness.mutants import Mutant, mutated
+from harness.mutants import Mutant, mutated, plant
+from harness.pool import Worker
 from harness.verdicts import Exam, Verdict, exit_code, from_file
 
 SCALE = INJECTIONS[0]
@@ -74,6 +75,11 @@ def test_a_ladder_of_which_all_is_found_or_nothing_is_told() -> None:
     assert thresholds.row(nothing)[2:] == ("none", "", "", "10 %", "10")
 
 
+def test_a_ladder_that_was_interrupted_says_so() -> None:
+    broken_off = Threshold(injection=SCALE.name, dtype="float32", steps=(Step(error="10 %", found=True),))
+    assert thresholds.row(broken_off)[5:] == ("not reached", "")
+
+
 def test_the_errors_of_a_ladder_are_hunted_in_their_dtype() -> None:
     found = next_mutant(Threshold(injection=SCALE.name, dtype="bfloat16", steps=(Step(error="10 %", found=True),)))
     assert found is not None
@@ -110,6 +116,15 @@ def test_a_fault_of_the_harness_is_exit_code_3_and_told() -> None:
     assert "FAULT OF THE HARNESS: scale-off float32 10 %: Traceback" in list(
         thresholds.lines(Exam(thresholds=(broken,)))
     )
+
+
+def test_scores_rounded_before_the_scale_are_no_rounding_of_q_and_our_kernel_is_silent(tmp_path: Path) -> None:
+    (injection,) = (one for one in INJECTIONS if one.name == "scores-in-16-bits")
+    subject = plant(injection.mutant("float16", "float32"), tmp_path)
+    case = Case(seqs=(Seq(kv_len=40),), head_dim=64)
+    with Worker("gridsim") as worker:
+        assert [finding.kind for finding in worker.run(case, subject, 60.0).findings] == ["accuracy"]
+        assert worker.run(case, "ours.decode", 60.0).findings == ()
 
 
 # --- the command -------------------------------------------------------------------------------------------------
