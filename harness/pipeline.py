@@ -203,8 +203,8 @@ class Session:
         found = self._related(relations.ORDER, first, None)
         if not found or self.lost:
             return found
-        later = [self.observe_on(each, materialise(self.case)) for each in (where, self.where)]
-        if any(each.out is None for each in later) or relations.moved_elements(*later):
+        second, third = (self.observe_on(each, materialise(self.case)) for each in (where, self.where))
+        if second.out is None or third.out is None or relations.moved_elements(second, third):
             return found
         words = f"the first call alone is another: {KEPT}"
         return [msgspec.structs.replace(finding, accuses=words) for finding in found]
