@@ -90,7 +90,7 @@ def textbook():
     def decode(inputs):
         return right.run(inputs)
 
-    decode.__kvetch__ = right.declaration
+    decode.__kvetch__, decode.validate = right.declaration, right.validate
     return from_function(decode)
 
 
