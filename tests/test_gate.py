@@ -271,11 +271,13 @@ def test_a_kernel_that_no_longer_fits_a_gpu_that_is_not_here_is_red_until_it_is_
     project.commit(mine_py=tiled(1024))
     options = ("--base", "main", "--cases", 2, "--executor", "interpreter", "--compile")
     gate, code = project.outcome(*options)
-    assert (words(gate), gate.reasons, code) == ([], ("2 builds that cannot be launched",), 1)
+    assert (words(gate), code) == ([], 1)
+    assert "that cannot be launched" in gate.reasons[0]
     (gated,) = gate.gated
-    assert gated.rebuilt.counts == "2 compile, 2 do not fit"
-    lost = {(worse.kind, worse.build.target, worse.build.kernel) for worse in gated.rebuilt.lost}
-    assert lost == {("no longer fits", target, "tile_kernel") for target in ("sm_80", "gfx942")}
+    lost = {worse.build.target: worse.kind for worse in gated.rebuilt.lost}
+    assert lost["gfx942"] == "no longer fits"
+    assert not {"sm_80", "sm_90"} & set(lost)
+    assert gated.rebuilt.counts.startswith("2 compile, ")
     accept = f'[[accept]]\nsubject = "{MINE}"\nfield = "compile"\nreason = "no such GPU of ours (#7)"\n'
     project.commit(kvetch_toml=SETTINGS + accept)
     gate, code = project.outcome(*options)
