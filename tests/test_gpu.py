@@ -114,7 +114,7 @@ def test_a_named_config_and_named_warps_are_what_runs():
 
     compiled = []
     for warps in (1, 8):
-        with tuned(Hints(num_warps=warps, config=1)):
+        with tuned(Hints(num_warps=warps, config=1), configs=2):
             compiled.append(add[(1,)](torch.zeros(1, device="cuda")))
     assert [kernel.metadata.num_warps for kernel in compiled] == [1, 8]
     cases = [Case(hints=Hints(config=number)) for number in (0, 1)]

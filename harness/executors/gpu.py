@@ -44,7 +44,7 @@ class Gpu:
         """Call the subject once and wait for the device."""
         try:
             placement = Placement(materials, "cuda")
-            with launches() as seen, tuned(materials.case.hints):
+            with launches() as seen, tuned(materials.case.hints, subject.declaration.configs):
                 observed = observe(_synchronised(subject), placement)
             return replace(observed, ttir=tuple(seen))
         except torch.OutOfMemoryError as error:

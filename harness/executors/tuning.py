@@ -12,8 +12,11 @@ from harness.executors.gridsim.tuners import config_left
 
 
 @contextmanager
-def tuned(hints: Hints) -> Iterator[None]:
-    """Launch as the hints say; what they leave at 0 is the kernel's own choice, by timing where it is autotuned."""
+def tuned(hints: Hints, configs: int = 1) -> Iterator[None]:
+    """Launch as the hints say; where a subject declares several configs, no kernel chooses one by timing.
+
+    Warps and stages that the hints leave at 0 are the kernel's own choice.
+    """
     tune, run = Autotuner.run, JITFunction.run
     named = {name: getattr(hints, name) for name in ("num_warps", "num_stages") if getattr(hints, name)}
 
@@ -28,7 +31,7 @@ def tuned(hints: Hints) -> Iterator[None]:
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         return run(self, *args, **kwargs | named)
 
-    Autotuner.run = one_config if hints.config else tune
+    Autotuner.run = one_config if configs > 1 else tune
     JITFunction.run = launch if named else run
     try:
         yield
