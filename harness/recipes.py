@@ -148,7 +148,10 @@ def _sglang_extend() -> Iterator[Case]:
 def _sglang_cache_write() -> Iterator[Case]:
     for tokens in (16, 128, 512):
         shape: dict[str, Any] = {"head_dim": 128, "dtype": "bfloat16", "kv_dtype": "e4m3", "block_size": 1}
-        yield Case(op="cache_write", seqs=_seqs((tokens, tokens)), placement="shuffled", **_heads(8, 8), **shape)
+        scales = {"k_scale": 0.5, "v_scale": 0.75}
+        yield Case(
+            op="cache_write", seqs=_seqs((tokens, tokens)), placement="shuffled", **_heads(8, 8), **shape, **scales
+        )
 
 
 def _flashinfer_decode() -> Iterator[Case]:
@@ -251,7 +254,7 @@ def _all() -> Iterator[Recipe]:
         _sglang_cache_write(),
         Tolerance(0.0, share=1e-3),
         numbers=Numbers(unused="zero"),
-        reduced="512 tokens of 8,000",
+        reduced="512 tokens of 8,000; scales of 0.5 and 0.75, as SGLang's other FP8 writes are tested",
     )
     page, close = f"{FLASHINFER}, test_page.py", Tolerance(1e-3, 1e-3)
     decode, prefill = (f"{FLASHINFER}, test_batch_{name}_kernels.py" for name in ("decode", "prefill"))
