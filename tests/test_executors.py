@@ -68,7 +68,11 @@ def test_what_was_written_is_told_with_place_got_and_was() -> None:
     after = before.copy()
     assert Written.between("q", after, before) is None
     after[1, 0], after[1, 1] = -3.0, np.nan
-    assert Written.between("q", after, before) == Written("q", (1, 0), -3.0, 3.0, 2)
+    found = Written.between("q", after, before)
+    assert found is not None
+    assert (found.tensor, found.index, found.got, found.was, found.count) == ("q", (1, 0), -3.0, 3.0, 2)
+    assert (found.some[0], found.some[1][1], found.rows) == ((-3.0, 3.0), 4.0, {(1,)})
+    assert np.isnan(found.some[1][0])
 
 
 def test_a_sign_of_zero_and_the_payload_of_a_nan_are_bits() -> None:
