@@ -20,8 +20,8 @@ def decode_kernel(
     HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence and query head; one tile is one block."""
-    seq = tl.program_id(0)
-    head = tl.program_id(1)
+    seq = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
     slot = tl.arange(0, BLOCK_SIZE)[:, None]  # [BLOCK_SIZE, 1]
     dim = tl.arange(0, HEAD_DIM)  # [HEAD_DIM]
     q = tl.load(q_ptr + seq * q_seq + head * q_head + dim).to(tl.float32)  # [HEAD_DIM]
