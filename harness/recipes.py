@@ -148,7 +148,7 @@ def _sglang_extend() -> Iterator[Case]:
 def _sglang_cache_write() -> Iterator[Case]:
     for tokens in (16, 128, 512):
         shape: dict[str, Any] = {"head_dim": 128, "dtype": "bfloat16", "kv_dtype": "e4m3", "block_size": 1}
-        scales = {"k_scale": 0.5, "v_scale": 0.75}
+        scales: dict[str, Any] = {"k_scale": 0.5, "v_scale": 0.75}
         yield Case(
             op="cache_write", seqs=_seqs((tokens, tokens)), placement="shuffled", **_heads(8, 8), **shape, **scales
         )
