@@ -17,6 +17,7 @@ VERBS = {
     "exam": "harness.exam",
     "compiles": "harness.compiles",
     "paired": "harness.paired",
+    "adapters": "harness.adapters.__main__",
 }
 
 

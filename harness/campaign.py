@@ -112,6 +112,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.drawn = coverage.undrawn(self.plan.subjects.values())
+        self.words["notes"] = {name: set(declared.notes()) for name, declared in self.plan.subjects.items()}
 
     def run(self, first: Callable[[], None] = lambda: None) -> Summary:
         """Do what comes first, then draw until time or cases are used up; Ctrl-C ends it with what there is."""

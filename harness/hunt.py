@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from harness import control, earlier
 from harness.attribution import attribution
-from harness.case import Case
+from harness.case import Case, Float, replace
 from harness.profiles import Profile
 from harness.results import Result
 from harness.shrink import shrink, size
 from harness.strategies import cases
+from harness.subjects import declines
 from harness.summary import Found
-from harness.traits import TRAITS, traits
+from harness.traits import TRAITS, Trait, traits
 
 if TYPE_CHECKING:
     from harness.campaign import Campaign
@@ -38,6 +39,8 @@ CONFIRMATIONS = 3
 ALONE = ", each in a process of its own"
 #: Traits that are tried to be taken away; a case has a call before it only where it was seen to need it.
 TAKEN = tuple(trait for trait in TRAITS if trait.name != "a call before it")
+#: Where one of them does not fail and float32 is not taken, the other tells whether it is needed.
+HALVES: tuple[Float, ...] = ("float16", "bfloat16")
 #: Seconds that an x-ray may add to a case, calls that are compiling included.
 XRAY_SECONDS = 15.0
 
@@ -231,14 +234,23 @@ class Hunt:
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:
         """The traits that cannot be taken away, one after the other, without losing the fault."""
         alone = case.before is not None
+        declared, given = set(), case
         for trait in sorted(TAKEN, key=lambda trait: -trait.rung):
-            if (
-                trait.has(case)
-                and not self.campaign.out_of_time
-                and self._again(trait.without(case), family, fresh=alone)
-            ):
-                case = trait.without(case)
-        return tuple(trait.name for trait in TRAITS if trait.has(case))
+            if not (trait.has(given) and trait.has(case)) or self.campaign.out_of_time:
+                continue
+            plainer = self._without(trait, case)
+            if plainer is None:
+                declared.add(trait.name)
+            elif self._again(plainer, family, fresh=alone):
+                case = plainer
+        return tuple(t.name for t in TRAITS if t.has(case) and t.has(given) and t.name not in declared)
+
+    def _without(self, trait: Trait, case: Case) -> Case | None:
+        """The case without the trait; None where the subject takes no such case, so that every case of its has it."""
+        others = (trait.without(case), *(replace(case, dtype=dtype) for dtype in HALVES if trait.name in HALVES))
+        declared = self.campaign.plan.subjects[self.subject]
+        able = (other for other in others if not trait.has(other) and declines(declared, other) is None)
+        return next(able, None)
 
     def _again(self, case: Case, family: str, patient: bool = False, fresh: bool = False) -> bool:
         limit = self.campaign.short_limit() if family == "hang" and not patient else self.campaign.limit()

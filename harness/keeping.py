@@ -18,7 +18,7 @@ from harness.files import write_atomically
 from harness.pool import Worker
 from harness.replay import SECONDS
 from harness.shrink import size
-from harness.subjects import SUBJECTS, WrongUse, same
+from harness.subjects import WrongUse, is_named, same
 from harness.traits import traits
 
 #: What an artefact may hold: bytes of a file, files, elements of K and V that a case asks for.
@@ -104,10 +104,10 @@ def checked(entry: Entry, subject: str | None, where: str) -> Entry:
     """The entry without control characters, for the given subject; raises InvalidCase for one out of bounds."""
     name = subject or entry.subject
     path = PurePosixPath(name.rpartition(":")[0])
-    if name not in SUBJECTS and (path.is_absolute() or ".." in path.parts or path.suffix != ".py"):
+    if not is_named(name) and (path.is_absolute() or ".." in path.parts or path.suffix != ".py"):
         raise InvalidCase(
-            f"{where}: subject is {_printable(name)!r}, but should be one of ours or a file of this project; "
-            "--subject says which it is"
+            f"{where}: subject is {_printable(name)!r}, but should be one of ours, PROJECT.KERNEL or a file of this "
+            "project; --subject says which it is"
         )
     case = entry.case
     elements = sum(seq.kv_len for seq in case.seqs) * case.num_kv_heads * (case.head_dim + case.value_dim)

@@ -23,7 +23,7 @@ from harness.platforms import judging
 from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
-from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
+from harness.results import READ_KINDS, RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
@@ -46,7 +46,7 @@ def run_case(case: Case, subject: Subject, executor_name: str, thorough: bool = 
     began = time.perf_counter()
     where = the_executor(executor_name)
     session = Session(case, subject, where, thorough, explain)
-    reason = subject.declines(case) or where.declines(case)
+    reason = subject.declines(case) or _elsewhere(subject, where) or where.declines(case)
     result = session.declined(reason) if reason else session.judged()
     elapsed = round(time.perf_counter() - began, 6)
     return _timed(result, elapsed)
@@ -133,9 +133,8 @@ class Session:
     def xrayed(self, findings: list[Finding]) -> list[Finding]:
         """The findings of an output that is wrong by itself, with what the weights behind it say."""
         wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
-        if (
-            not wrong or self.lost or any(f.kind == "unwritten output" for f in wrong)
-        ):  # what is not there has no weights
+        kinds = {f.kind for f in wrong}
+        if kinds <= READ_KINDS or self.lost or "unwritten output" in kinds:  # what is not there has no weights
             return findings
         words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
@@ -293,6 +292,11 @@ def _remembered(findings: list[Finding]) -> list[Finding]:
 
 def _dead_reads(observed: Observed) -> bool:
     return any(access.kind == "dead read" for access in observed.accesses)
+
+
+def _elsewhere(subject: Subject, where: Executor) -> str | None:
+    able = subject.declaration.executors
+    return None if able is None or where.name in able else f"{subject.name} runs on {' and '.join(able)} only"
 
 
 def _no_verdict(observed: Observed) -> str:

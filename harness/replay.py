@@ -27,7 +27,7 @@ from harness.files import write_atomically
 from harness.pictures import pictures
 from harness.pool import Worker
 from harness.results import Result
-from harness.subjects import SUBJECTS, WrongUse, declines, operation, same
+from harness.subjects import SUBJECTS, WrongUse, declines, is_adapted, operation, same
 from harness.summary import Found
 
 #: A case counts as fixed after so many clean runs, and as flaky when they disagree.
@@ -89,7 +89,7 @@ def main(paths: tuple[str, ...], corpus: Path, as_json: bool, html: Path | None,
 
 def _default(entry: Entry, asked_for: bool) -> tuple[str, ...]:
     """A case that was asked for is run on the subject it was found with, when that is there; else on ours."""
-    is_there = Path(entry.subject.rpartition(":")[0]).is_file()
+    is_there = is_adapted(entry.subject) or Path(entry.subject.rpartition(":")[0]).is_file()
     ours = tuple(name for name in SUBJECTS if operation(name) == entry.case.op)
     return (entry.subject,) if asked_for and is_there else ours
 

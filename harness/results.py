@@ -9,6 +9,8 @@ VALUE_KINDS = frozenset(
         "overflow read", "uninitialised read", "accuracy in float32", "relation", "inexact",
     }
 )  # fmt: skip
+#: Wrong at once; the output may be right all the same.
+READ_KINDS = frozenset({"bad read", "overflow read"})
 WRITE_KINDS = frozenset({"wrong cache", "wrote outside", "inputs changed", "bad write", "overflow write"})
 
 #: Held against the error bound, and so against the constants of a platform.

@@ -2,7 +2,7 @@
 
 import hashlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -67,8 +67,21 @@ class Declaration(Record, frozen=True):
     # needs
     finite_dead_slots: bool = False
     padded_table: bool = False
+    executors: tuple[str, ...] | None = None  # where it runs; None: wherever Triton does
     # arithmetic that the IR does not show; None: read it, else the widest default
     arithmetic: dict[str, Any] | None = None
+    # what is told beside the verdict
+    about: str = ""  # what is tested, with its version
+    not_drawn: tuple[str, ...] = ()  # what it can do that no case asks
+    corners: dict[str, str] = {}  # by the name of a field above, why it is as it is: what its contract leaves undefined
+
+    def notes(self) -> Iterator[str]:
+        """What a report says of the subject beside its verdict."""
+        if self.about:
+            yield f"tested: {self.about}"
+        if self.not_drawn:
+            yield f"of what it can do no case asks: {', '.join(self.not_drawn)}"
+        yield from (f"declares {name}={getattr(self, name)!r}: {why}" for name, why in self.corners.items())
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,9 @@ def declare(**declared: Any) -> Declaration:
         declaration = msgspec.convert(declared, Declaration, strict=True)
     except msgspec.ValidationError as error:
         raise WrongUse(f"@subject: {error}") from None
+    nameless = sorted(set(declaration.corners) - set(Declaration.__struct_fields__))
+    if nameless:
+        raise WrongUse(f"@subject: corners explains {nameless[0]!r}, which is no declaration")
     possible = NEW_KV if declaration.op == "extend" else NEW_KV[:1]
     if not declaration.new_kv or not set(declaration.new_kv) <= set(possible):
         expected = f"some of {', '.join(possible)} for op {declaration.op!r}"
@@ -121,20 +137,40 @@ SUBJECTS = {
 }
 
 
+#: Projects whose kernels have adapters: their subjects are called PROJECT.KERNEL (`python -m harness.adapters`).
+PROJECTS = ("vllm",)
+
+
+def is_adapted(name: str) -> bool:
+    """Whether a name is that of somebody else's kernel, by its project alone."""
+    return name.partition(".")[0] in PROJECTS and ":" not in name
+
+
+def is_named(name: str) -> bool:
+    """Whether a subject is found by a name, and not in a file of the user."""
+    return name in SUBJECTS or is_adapted(name)
+
+
 def operation(name: str) -> str:
     """The operation of one of our own subjects, without loading it."""
     return name.removeprefix("ours.").removeprefix("split_")
 
 
 def load(name: str, op: str = "decode") -> Subject:
-    """Find `ours.decode` or `path/to/file.py:function`; raises WrongUse with one clear line."""
+    """Find `ours.decode`, `vllm.decode` or `path/to/file.py:function`; raises WrongUse with one clear line."""
     if name in SUBJECTS:
         module, function = SUBJECTS[name]
         return from_function(getattr(importlib.import_module(module), function), op, name)
+    if is_adapted(name):
+        found: Subject = importlib.import_module("harness.adapters").load(name)
+        return found
     path, colon, function = name.rpartition(":")
     if not colon or not path.endswith(".py"):
         known = ", ".join(SUBJECTS)
-        raise WrongUse(f"subject {name!r} is neither one of ours ({known}) nor FILE.py:FUNCTION")
+        raise WrongUse(
+            f"subject {name!r} is neither one of ours ({known}) nor FILE.py:FUNCTION nor a kernel of "
+            f"{', '.join(PROJECTS)} (python -m harness.adapters lists them)"
+        )
     return from_function(_function(Path(path), function, name), op, name)
 
 

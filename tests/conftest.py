@@ -1,4 +1,4 @@
-"""Shared by all tests: GPU and browser tests run where there is one, nightly ones when asked for."""
+"""Shared by all tests: GPU and browser tests run where there is one, nightly and thirdparty ones when asked for."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ def pytest_collection_modifyitems(config, items):
     from browsing import is_there
 
     chosen, gpu = config.getoption("-m"), Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
-    for mark, present in (("gpu", gpu), ("browser", is_there()), ("nightly", False)):
+    for mark, present in (("gpu", gpu), ("browser", is_there()), ("nightly", False), ("thirdparty", False)):
         if mark not in chosen and not present:
             deselected = [item for item in items if item.get_closest_marker(mark)]
             items[:] = [item for item in items if item not in deselected]

@@ -327,8 +327,12 @@ def _headline(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[place]
 
 
+#: What no author of a kernel looks into.
+LIBRARIES = ("torch", "triton", "numpy")
+
+
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
-    ours = (f"{PACKAGE}{os.sep}", "site-packages", "<frozen")
+    ours = (f"{PACKAGE}{os.sep}", *(f"site-packages{os.sep}{name}{os.sep}" for name in LIBRARIES), "<frozen")
     outside = [frame for frame in frames if not any(part in frame.filename for part in ours)]
     frame = (outside or list(frames))[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
