@@ -79,10 +79,11 @@ def test_a_write_of_v_with_the_strides_of_k_passes_where_both_have_the_same(work
     assert not any(complaints(worker, recipe, fault("k-strides-for-v-written", tmp_path)))
 
 
-def test_a_scale_that_is_multiplied_in_is_seen_where_the_suite_has_one(worker: Worker, tmp_path: Path) -> None:
-    wrong = fault("written-times-scale", tmp_path)
-    assert any(complaints(worker, named("vLLM cache write FP8"), wrong))
-    assert not any(complaints(worker, named("SGLang cache write FP8"), wrong))  # its recipe has none
+@pytest.mark.parametrize("recipe", ["vLLM cache write FP8", "SGLang cache write FP8"])
+def test_a_scale_that_is_multiplied_in_is_seen_by_suites_that_have_one(
+    recipe: str, worker: Worker, tmp_path: Path
+) -> None:
+    assert any(complaints(worker, named(recipe), fault("written-times-scale", tmp_path)))
 
 
 def test_a_kernel_that_returns_zeros_passes_where_the_tolerance_is_as_large_as_the_values(
