@@ -17,6 +17,8 @@ VERBS = {
     "exam": "harness.exam",
     "compiles": "harness.compiles",
     "paired": "harness.paired",
+    "recorded": "harness.recorded",
+    "kvsize": "harness.kvsize",
 }
 
 

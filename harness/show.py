@@ -67,6 +67,7 @@ def lines(path: Path, entry: Entry) -> Iterator[str]:
     case = entry.case
     yield str(path)
     yield f"kept because: {entry.why}"
+    yield from (f"not held: {note}" for note in entry.notes)
     yield in_words(case)
     names = traits(case)
     yield f"rung {rung(names)} ({RUNGS[rung(names)]}); beyond the simplest: {', '.join(sorted(names)) or 'nothing'}"

@@ -1,0 +1,88 @@
+"""What a real block table says: which blocks sequences share, in which order they lie, what fills its padding."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.case import Placement, TablePad
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The sequence whose first blocks another one reads, and how many of them."""
+
+    owner: int
+    blocks: int
+
+
+def shared_prefixes(tables: Sequence[Ids], most: Sequence[int]) -> tuple[Shared | None, ...]:
+    """For each sequence the earlier one with which it has the most first blocks in common.
+
+    `most` says how many whole blocks each has in the cache: no more can be shared.
+    """
+    by_first: dict[int, list[int]] = {}
+    found: list[Shared | None] = []
+    for row, table in enumerate(tables):
+        earlier = by_first.setdefault(int(table[0]), []) if len(table) else []
+        found.append(_longest(tables, most, row, earlier))
+        earlier.append(row)
+    return tuple(found)
+
+
+def _longest(tables: Sequence[Ids], most: Sequence[int], row: int, earlier: list[int]) -> Shared | None:
+    found = Shared(row, 0)
+    for other in earlier:
+        common = _in_common(tables[row], tables[other], min(most[row], most[other]))
+        found = Shared(other, common) if common > found.blocks else found
+    return found if found.blocks else None
+
+
+def _in_common(left: Ids, right: Ids, most: int) -> int:
+    differs = np.flatnonzero(left[:most] != right[:most])
+    return int(differs[0]) if differs.size else most
+
+
+def owned(tables: Sequence[Ids], shared: Sequence[Shared | None]) -> list[tuple[int, int, int]]:
+    """(id, sequence, logical block) of every block that is not another sequence's, in the order of a Case."""
+    return [
+        (int(table[i]), row, i)
+        for row, (table, other) in enumerate(zip(tables, shared, strict=True))
+        for i in range(other.blocks if other else 0, len(table))
+    ]
+
+
+def placement(blocks: Sequence[tuple[int, int, int]]) -> Placement:
+    """In which order the owned blocks lie in the pool, gaps aside."""
+    ids = np.array([block[0] for block in blocks], np.int64)
+    ranks = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+    plain = np.arange(len(ids))
+    by_step = np.array([(i, row) for _, row, i in blocks], np.int64).reshape(-1, 2)
+    interleaved = np.argsort(np.lexsort((by_step[:, 1], by_step[:, 0])), kind="stable")
+    if np.array_equal(ranks, plain):
+        return "in_order"
+    if np.array_equal(ranks, plain[::-1]):
+        return "reversed"
+    return "interleaved" if np.array_equal(ranks, interleaved) else "shuffled"
+
+
+def twice(blocks: Sequence[tuple[int, int, int]]) -> Iterator[int]:
+    """Ids that several places of the table name beyond the common prefixes."""
+    ids, counts = np.unique([block[0] for block in blocks], return_counts=True)
+    yield from (int(i) for i in ids[counts > 1])
+
+
+def padding(table: Ids, used: Sequence[int], num_blocks: int) -> TablePad | None:
+    """What fills the entries behind those in use; None where there are none, or nothing that was read."""
+    behind = [table[row, count:] for row, count in enumerate(used)]
+    entries = np.concatenate(behind) if behind else np.empty(0, np.int64)
+    if not entries.size:
+        return None
+    if (entries == -1).all():
+        return "minus_one"
+    if (entries == 0).all():
+        return "zero"
+    return "huge" if (entries >= num_blocks).all() else "other"
