@@ -71,7 +71,8 @@ def batch(call: Call, op: str, pool: Pool, dense: bool, window_left: int) -> Par
     seqs = tuple(_seq(i, row, other) for i, (row, other) in enumerate(zip(rows, shared, strict=True)))
     fields = {"seqs": seqs} | ({"padding_rows": padding_rows} if padding_rows else {})
     fields |= {"slid_out": True} if slid_out else {}
-    placed = _placed([block for block in owned(tables, shared) if block[0] >= 0], pool)
+    blocks = owned(tables, shared)
+    placed = _placed(blocks[blocks[:, 0] >= 0], pool)
     columns, slots = _columns(call, counts, pool), _slots(call, op, rows, tables, pool)
     lost = (*_more_shared(tables, shared, cached, pool), *placed.lost, *columns.lost, *slots.lost)
     return Part(fields | placed.fields | columns.fields | slots.fields, lost)
@@ -119,23 +120,26 @@ def _seq(tag: int, row: tuple[int, int], other: Shared | None) -> Seq:
     return msgspec.structs.replace(alone, shares_prefix_with=other.owner, shared_blocks=other.blocks)
 
 
-def _placed(blocks: list[tuple[int, int, int]], pool: Pool) -> Part:
+def _placed(blocks: Ids, pool: Pool) -> Part:
     """The placement, the spare blocks, and what of the real ids is gone."""
-    ids = {block[0] for block in blocks}
+    ids = np.unique(blocks[:, 0])
+    last = int(ids[-1]) if ids.size else 0
     fields: dict[str, Any] = {"placement": placement(blocks)}
-    lost = [
-        f"block {block} is in several places beyond a common prefix: each has one of its own" for block in twice(blocks)
-    ]
-    offset = max(ids, default=0) * pool.stride
-    if offset >= FAR:
-        fields["placement"] = "farther" if offset >= 2 * FAR else "far"
-        lost.append(f"block {max(ids)} lies {offset} elements into the cache: all blocks of the case lie as far")
+    lost = []
+    if again := twice(blocks):
+        several = f"block {again[0]} is" if len(again) == 1 else f"{len(again)} blocks such as {again[0]} are"
+        lost.append(f"{several} in several places beyond a common prefix: each has one of its own")
+    if last * pool.stride >= FAR:
+        fields["placement"] = "farther" if last * pool.stride >= 2 * FAR else "far"
+        lost.append(
+            f"block {last} lies {last * pool.stride} elements into the cache: all blocks of the case lie as far"
+        )
     spare = pool.num_blocks - len(ids)
     if spare > 0:
         fields["spare_blocks"] = min(spare, SPARE)
     if spare > SPARE:
         lost.append(f"{spare} of the {pool.num_blocks} blocks are spare: the case has {SPARE}")
-    return Part(fields, tuple(lost[:SPARE]))
+    return Part(fields, tuple(lost))
 
 
 def _columns(call: Call, counts: list[int], pool: Pool) -> Part:
@@ -156,12 +160,16 @@ def _columns(call: Call, counts: list[int], pool: Pool) -> Part:
 
 def _more_shared(tables: list[Ids], shared: tuple[Shared | None, ...], cached: list[int], pool: Pool) -> Iterator[str]:
     """Blocks that two sequences share although they are not full: a Case shares whole ones only."""
+    pairs = []
     for row, other in enumerate(shared):
         if other is None or min(cached[row], cached[other.owner]) // pool.block_size > other.blocks:
             continue
         mine, theirs = (table[other.blocks : other.blocks + 1].tolist() for table in (tables[row], tables[other.owner]))
         if mine and mine == theirs:
-            yield f"{other.owner} and {row} share a block that is not full: each has one of its own"
+            pairs.append(f"{other.owner} and {row}")
+    if pairs:
+        several = pairs[0] if len(pairs) == 1 else f"{len(pairs)} pairs of sequences such as {pairs[0]}"
+        yield f"{several} share a block that is not full: each has one of its own"
 
 
 def _slots(call: Call, op: str, rows: Rows, tables: list[Ids], pool: Pool) -> Part:
@@ -203,8 +211,7 @@ def from_slots(slots: Ids, pool: Pool) -> Part:
     seqs = tuple(
         Seq(query_len=len(run), kv_len=int(run[0]) % pool.block_size + len(run), tag=i) for i, run in enumerate(runs)
     )
-    blocks = [(int(ids), row, i) for row, run in enumerate(runs) for i, ids in enumerate(_blocks(run, pool))]
-    placed = _placed(blocks, pool)
+    placed = _placed(owned([_blocks(run, pool) for run in runs], (None,) * len(runs)), pool)
     lost = "lengths are told by slots alone: what the cache held before the first block that is written is left out"
     return Part(
         {"seqs": seqs, "slots": Slots(holes=len(slots) - len(real) - tail, tail_padding=tail)} | placed.fields,

@@ -1,6 +1,5 @@
 """One call of a kernel in plain numbers: shapes, strides, types, and the small tensors that say where tokens lie."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,15 +49,6 @@ class Call:
     scalars: dict[str, Any]
     v_from_k: int | None  # elements from the first one of K to that of V, where both lie in one storage
     misaligned: tuple[str, ...]  # the caches that begin off a boundary of 16 bytes
-
-    @property
-    def key(self) -> str:
-        """Names the content: two calls of one key are one Case."""
-        text = repr((sorted(self.views.items()), sorted(self.scalars.items()), self.v_from_k, self.misaligned))
-        found = hashlib.sha256(text.encode())
-        for name, array in sorted(self.arrays.items()):
-            found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-        return found.hexdigest()
 
 
 def read(values: Mapping[str, Any]) -> Call:

@@ -1,6 +1,6 @@
 """What a real block table says: which blocks sequences share, in which order they lie, what fills its padding."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,33 +46,37 @@ def _in_common(left: Ids, right: Ids, most: int) -> int:
     return int(differs[0]) if differs.size else most
 
 
-def owned(tables: Sequence[Ids], shared: Sequence[Shared | None]) -> list[tuple[int, int, int]]:
-    """(id, sequence, logical block) of every block that is not another sequence's, in the order of a Case."""
-    return [
-        (int(table[i]), row, i)
-        for row, (table, other) in enumerate(zip(tables, shared, strict=True))
-        for i in range(other.blocks if other else 0, len(table))
-    ]
+def owned(tables: Sequence[Ids], shared: Sequence[Shared | None]) -> Ids:
+    """A row (id, sequence, logical block) for every block that is not another sequence's, in the order of a Case."""
+    parts = [_of(row, table, other) for row, (table, other) in enumerate(zip(tables, shared, strict=True))]
+    return np.concatenate([np.empty((0, 3), np.int64), *parts])
 
 
-def placement(blocks: Sequence[tuple[int, int, int]]) -> Placement:
+def _of(row: int, table: Ids, other: Shared | None) -> Ids:
+    places = np.arange(other.blocks if other else 0, len(table))
+    return np.stack([table[places], np.full(len(places), row), places], axis=1)
+
+
+def placement(blocks: Ids) -> Placement:
     """In which order the owned blocks lie in the pool, gaps aside."""
-    ids = np.array([block[0] for block in blocks], np.int64)
-    ranks = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
-    plain = np.arange(len(ids))
-    by_step = np.array([(i, row) for _, row, i in blocks], np.int64).reshape(-1, 2)
-    interleaved = np.argsort(np.lexsort((by_step[:, 1], by_step[:, 0])), kind="stable")
+    ranks = _ranks(np.argsort(blocks[:, 0], kind="stable"))
+    plain = np.arange(len(blocks))
     if np.array_equal(ranks, plain):
         return "in_order"
     if np.array_equal(ranks, plain[::-1]):
         return "reversed"
+    interleaved = _ranks(np.lexsort((blocks[:, 1], blocks[:, 2])))
     return "interleaved" if np.array_equal(ranks, interleaved) else "shuffled"
 
 
-def twice(blocks: Sequence[tuple[int, int, int]]) -> Iterator[int]:
+def _ranks(order: Ids) -> Ids:
+    return np.argsort(order, kind="stable")
+
+
+def twice(blocks: Ids) -> list[int]:
     """Ids that several places of the table name beyond the common prefixes."""
-    ids, counts = np.unique([block[0] for block in blocks], return_counts=True)
-    yield from (int(i) for i in ids[counts > 1])
+    ids, counts = np.unique(blocks[:, 0], return_counts=True)
+    return [int(i) for i in ids[counts > 1]]
 
 
 def padding(table: Ids, used: Sequence[int], num_blocks: int) -> TablePad | None:
