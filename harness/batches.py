@@ -74,8 +74,19 @@ def batch(call: Call, op: str, pool: Pool, dense: bool, window_left: int) -> Par
     blocks = owned(tables, shared)
     placed = _placed(blocks[blocks[:, 0] >= 0], pool)
     columns, slots = _columns(call, counts, pool), _slots(call, op, rows, tables, pool)
-    lost = (*_more_shared(tables, shared, cached, pool), *placed.lost, *columns.lost, *slots.lost)
+    left_over = _left_over(call, rows, padding_rows)
+    lost = (*_more_shared(tables, shared, cached, pool), *placed.lost, *columns.lost, *slots.lost, *left_over)
     return Part(fields | placed.fields | columns.fields | slots.fields, lost)
+
+
+def _left_over(call: Call, rows: Rows, padding_rows: int) -> Iterator[str]:
+    """Rows of buffers that are larger than the batch."""
+    count, tokens = len(rows) + padding_rows, sum(new for new, _ in rows) + padding_rows
+    for role in ("block_tables", "kv_lens", "cached_lens"):
+        if role in call.arrays and len(call.arrays[role]) > count:
+            yield f"{role} has {len(call.arrays[role])} rows for {count} sequences: that of the case has no more"
+    if len(call.views["q"].shape) == 3 and call.views["q"].shape[0] > tokens:
+        yield f"q has {call.views['q'].shape[0]} rows for {tokens} tokens: that of the case has no more"
 
 
 def _padding_rows(rows: Rows) -> int:
@@ -122,11 +133,11 @@ def _seq(tag: int, row: tuple[int, int], other: Shared | None) -> Seq:
 
 def _placed(blocks: Ids, pool: Pool) -> Part:
     """The placement, the spare blocks, and what of the real ids is gone."""
-    ids = np.unique(blocks[:, 0])
-    last = int(ids[-1]) if ids.size else 0
+    ids = np.sort(blocks[:, 0])
+    last, again = int(ids[-1]) if ids.size else 0, twice(ids)
     fields: dict[str, Any] = {"placement": placement(blocks)}
     lost = []
-    if again := twice(blocks):
+    if again:
         several = f"block {again[0]} is" if len(again) == 1 else f"{len(again)} blocks such as {again[0]} are"
         lost.append(f"{several} in several places beyond a common prefix: each has one of its own")
     if last * pool.stride >= FAR:
@@ -134,7 +145,7 @@ def _placed(blocks: Ids, pool: Pool) -> Part:
         lost.append(
             f"block {last} lies {last * pool.stride} elements into the cache: all blocks of the case lie as far"
         )
-    spare = pool.num_blocks - len(ids)
+    spare = pool.num_blocks - 1 - int((np.diff(ids) > 0).sum()) if ids.size else pool.num_blocks
     if spare > 0:
         fields["spare_blocks"] = min(spare, SPARE)
     if spare > SPARE:

@@ -49,16 +49,17 @@ class Call:
     scalars: dict[str, Any]
     v_from_k: int | None  # elements from the first one of K to that of V, where both lie in one storage
     misaligned: tuple[str, ...]  # the caches that begin off a boundary of 16 bytes
+    unused: tuple[str, ...] = ()  # arguments that no role took
 
 
-def read(values: Mapping[str, Any]) -> Call:
+def read(values: Mapping[str, Any], unused: tuple[str, ...] = ()) -> Call:
     """The call with these values by role; copies the small tensors to the CPU, so a GPU is waited for."""
     views = {role: view(values[role]) for role in (*LARGE, "block_tables") if role in values}
     arrays = {role: _copied(values[role]) for role in SMALL if role in values}
     if "block_tables" in values:
         arrays["block_tables"] = _table(values["block_tables"], views, arrays)
     scalars = {role: _plain(value) for role, value in values.items() if role not in (*views, *arrays)}
-    return Call(views, arrays, scalars, _v_from_k(values), _misaligned(values))
+    return Call(views, arrays, scalars, _v_from_k(values), _misaligned(values), unused)
 
 
 def view(tensor: Any) -> View:

@@ -45,6 +45,11 @@ def _alone(name: str, cache: View, misaligned: bool) -> tuple[str, tuple[str, ..
     return layout, _told(name, cache, layout)
 
 
+def is_dense(tensor: View) -> bool:
+    """Whether it is contiguous."""
+    return _same(tensor, contiguous(tensor.shape))
+
+
 def _same(tensor: View, strides: tuple[int, ...], first: int = 0) -> bool:
     """Whether the strides are these, where a dimension has more than one index."""
     dims = list(zip(tensor.shape, tensor.strides, strides, strict=True))[first:]

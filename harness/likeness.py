@@ -9,7 +9,7 @@ import numpy as np
 from harness.batches import Pool, batch, from_slots
 from harness.calls import PRESENT, Call, Inexpressible, Part, View
 from harness.case import FP8, Case, Float, Hints, InvalidCase, KvFloat, Seq
-from harness.layouts import cache_layouts, out_layout, q_layout
+from harness.layouts import cache_layouts, is_dense, out_layout, q_layout
 
 #: Operations that can be recorded; the others have neither a block table of their own nor slots.
 OPS = ("decode", "extend", "step", "cache_write")
@@ -35,7 +35,7 @@ def recorded(call: Call, op: str | None = None) -> Recorded:
     dense = op == "extend" and "k_new" in call.views
     parts = [_shape(q, k, op, dense), _types(call, q, k), _cache(call, k, v), _features(call), _scales(call, q, k)]
     heads = q.shape[1] + 2 * k.shape[2]
-    parts += [q_layout(q, heads), out_layout(_output(call))]
+    parts += [q_layout(q, heads), out_layout(_output(call)), _beside(call, q, op)]
     window = next((part.fields["window"] for part in parts if "window" in part.fields), (-1, -1))
     pool = Pool(k.shape[0], k.shape[1], k.strides[0])
     if op == "cache_write" and "block_tables" not in call.arrays:
@@ -208,6 +208,18 @@ def _of_fp8(fields: dict[str, Any], given: dict[str, Any]) -> Part:
     return Part(fields, tuple(lost))
 
 
+def _beside(call: Call, q: View, op: str) -> Part:
+    """What has no place in a Case: arguments that are not known, types of lengths, strides of new keys."""
+    lost = [f"arguments that are not known: {', '.join(call.unused)}"] if call.unused else []
+    for role in ("kv_lens", "query_starts"):
+        if role in call.arrays and call.arrays[role].dtype != np.int32:
+            lost.append(f"{role} is {call.arrays[role].dtype}: that of the case is int32")
+    for role in ("k_new", "v_new"):
+        if op != "cache_write" and role in call.views and is_dense(q) != is_dense(new := call.views[role]):
+            lost.append(f"strides of {role} are {list(new.strides)}: the case has them laid out as q is")
+    return Part({}, tuple(lost))
+
+
 def _written(call: Call, pool: Pool) -> Part:
     found = from_slots(call.arrays["slot_mapping"].reshape(-1).astype(np.int64), pool)
     wide = call.arrays["slot_mapping"].dtype == np.int64
@@ -226,7 +238,8 @@ def _slack(call: Call, seqs: tuple[Seq, ...]) -> Part:
 def _held(case: Case) -> list[str]:
     """What a reader would want to know that the Case took from the table."""
     lens = sorted(seq.kv_len for seq in case.seqs)
-    words = [f"{len(lens)} sequences of kv_len {lens[0]} to {lens[-1]}" if len(lens) > 1 else f"kv_len {lens[0]}"]
+    span = f"kv_len {lens[0]}" + (f" to {lens[-1]}" if lens[-1] > lens[0] else "")
+    words = [f"{len(lens)} sequences of {span}" if len(lens) > 1 else span]
     words.append(f"placement: {case.placement}")
     words += [
         f"{seq.shared_blocks} blocks shared by {seq.shares_prefix_with} and {seq.tag}"

@@ -64,22 +64,54 @@ class Binding:
 
     def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Role to value of one call, without what is None; raises TypeError as the call would."""
+        return self._found(self._arguments(args, kwargs))
+
+    def unused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+        """The arguments of a call that no role took and that are not their defaults."""
+        arguments = self._arguments(args, kwargs)
+        self._found(arguments)
+        parameters = self.signature.parameters
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
+        left = (name for name in arguments if name not in arguments.asked)
+        return tuple(name for name in left if not _is_default(arguments[name], defaults.get(name)))
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Arguments":
+        """By name, those of `**kwargs` among them."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        arguments = _flat(self.signature, bound.arguments)
+        flat = _Arguments(bound.arguments)
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                flat |= flat.pop(name, {})
+        return flat
+
+    def _found(self, arguments: "_Arguments") -> dict[str, Any]:
         found = {role: source(arguments) for role, source in self.sources.items()}
         if self.where.get("kv_lens") in BEFORE and found.get("k_new") is not None:
             found["cached_lens"] = found.pop("kv_lens")
         return {role: value for role, value in found.items() if value is not None}
 
 
-def _flat(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name, those of `**kwargs` among them."""
-    flat = dict(arguments)
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            flat |= flat.pop(name, {})
-    return flat
+class _Arguments(dict[str, Any]):
+    """The arguments of a call, and which of them were asked for."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The argument, or the default."""
+        self.asked.add(name)
+        return super().get(name, default)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    plain = isinstance(value, bool | int | float | str | tuple)
+    return value is None or value is default or (plain and value == default)
 
 
 def bind(function: Callable[..., Any], given: Mapping[str, Any]) -> Binding:

@@ -59,24 +59,18 @@ def _of(row: int, table: Ids, other: Shared | None) -> Ids:
 
 def placement(blocks: Ids) -> Placement:
     """In which order the owned blocks lie in the pool, gaps aside."""
-    ranks = _ranks(np.argsort(blocks[:, 0], kind="stable"))
-    plain = np.arange(len(blocks))
-    if np.array_equal(ranks, plain):
+    steps = np.diff(blocks[:, 0])
+    if (steps > 0).all():
         return "in_order"
-    if np.array_equal(ranks, plain[::-1]):
+    if (steps < 0).all():
         return "reversed"
-    interleaved = _ranks(np.lexsort((blocks[:, 1], blocks[:, 2])))
-    return "interleaved" if np.array_equal(ranks, interleaved) else "shuffled"
+    by_place = np.lexsort((blocks[:, 1], blocks[:, 2]))
+    return "interleaved" if (np.diff(blocks[by_place, 0]) > 0).all() else "shuffled"
 
 
-def _ranks(order: Ids) -> Ids:
-    return np.argsort(order, kind="stable")
-
-
-def twice(blocks: Ids) -> list[int]:
-    """Ids that several places of the table name beyond the common prefixes."""
-    ids, counts = np.unique(blocks[:, 0], return_counts=True)
-    return [int(i) for i in ids[counts > 1]]
+def twice(ids: Ids) -> list[int]:
+    """Of ascending ids, each that comes more than once."""
+    return sorted(set(ids[1:][np.diff(ids) == 0].tolist()))
 
 
 def padding(table: Ids, used: Sequence[int], num_blocks: int) -> TablePad | None:

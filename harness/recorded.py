@@ -62,7 +62,7 @@ def main(folder: Path, profile: Path | None, smaller_into: Path | None) -> int:
 
 def counts(folder: Path) -> Iterator[Counts]:
     """What each recorder counted; raises InvalidCase for a file that is none."""
-    for path in sorted(folder.glob("*.counts")):
+    for path in sorted(folder.rglob("*.counts")):
         yield decode(path.read_bytes(), Counts, str(path))
 
 

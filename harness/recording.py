@@ -164,7 +164,7 @@ class Recorder:
             return None
         self._numbers["looked_at"] += 1
         try:
-            return recorded(calls.read(values), self.op)
+            return recorded(calls.read(values, self._binding.unused(args, kwargs)), self.op)
         except Inexpressible as reason:
             self._count("inexpressible", str(reason))
             return None

@@ -10,6 +10,7 @@ from harness.case import Case, Seq, replace
 
 #: What can be judged in seconds: elements of K and V, and scores of all heads, queries and keys.
 MOST_ELEMENTS, MOST_SCORES = 2**24, 2**25
+HELPS = "`python -m harness.recorded FOLDER --smaller INTO` makes it smaller"
 #: Lengths keep their remainder by the block size and by the first of these that leaves room for it.
 TILES = (128, 16, 1)
 #: Padding rows that a smaller case keeps.
@@ -47,9 +48,7 @@ def too_large(case: Case) -> str | None:
         ("scores", scores(case), MOST_SCORES),
     ):
         if has > most:
-            return (
-                f"has {has} {what}, but at most {most} are run; `python -m harness.recorded --smaller` makes it smaller"
-            )
+            return f"has {has} {what}, but at most {most} are run; {HELPS}"
     return None
 
 

@@ -101,6 +101,17 @@ def test_a_table_of_other_strides_or_types_is_told():
     assert like(DECODE).lost == ()
 
 
+def test_rows_beyond_the_batch_are_told():
+    table = torch.tensor([[0, 1, 2], [3, 4, -1], [0, 0, 0]], dtype=INT)
+    lens = torch.tensor([40, 20, 7], dtype=INT)
+    assert like(DECODE, block_tables=table, kv_lens=lens).lost == (
+        "block_tables has 3 rows for 2 sequences: that of the case has no more",
+        "kv_lens has 3 rows for 2 sequences: that of the case has no more",
+    )
+    rows = like(EXTEND, q=torch.zeros(25, 1, 16)).lost
+    assert rows == ("q has 25 rows for 23 tokens: that of the case has no more",)
+
+
 def test_slots_that_disagree_with_the_table_are_told():
     assert like(STEP).lost == ()
     slots = torch.arange(23, dtype=INT)

@@ -205,6 +205,17 @@ def test_scales_of_an_fp8_cache_become_powers_of_two_and_that_is_told():
     assert like(case).lost == ()
 
 
+def test_types_of_lengths_and_strides_of_new_keys_are_told():
+    case = Case(op="step", seqs=(Seq(query_len=3, kv_len=40), Seq(query_len=2, kv_len=20, tag=1)))
+    assert like(case).lost == ()
+    wide = torch.zeros(5, 1, 40)[..., :16]
+    lost = like(case, kv_lens=torch.tensor([40, 20]), k_new=wide).lost
+    assert lost == (
+        "kv_lens is int64: that of the case is int32",
+        "strides of k_new are [40, 40, 1]: the case has them laid out as q is",
+    )
+
+
 def test_a_scale_without_an_fp8_cache_is_left_out_and_told():
     assert like(Case(), k_scale=torch.tensor([1.0])).lost == ()
     assert like(Case(), k_scale=torch.tensor([0.5])).lost == ("k_scale is not 1, but the cache is not FP8: left out",)

@@ -142,3 +142,14 @@ def test_a_path_stops_at_none():
 def test_wrong_arguments_raise_as_the_call_would():
     with pytest.raises(TypeError, match="missing a required argument"):
         bind(nano_store, {}).values(("key",), {})
+
+
+def odd(q, k_cache, v_cache, block_tables, kv_lens, bias, scratch=None, mode="auto", tiles=4, names=None): ...
+
+
+def test_arguments_that_no_role_takes_are_told_unless_they_are_defaults():
+    given = ("q", "k", "v", "t", "l")
+    assert bind(odd, {}).unused((*given, "b"), {}) == ("bias",)
+    assert bind(odd, {}).unused((*given, None), {"mode": "auto", "tiles": 4}) == ()
+    assert bind(odd, {}).unused((*given, None), {"mode": "fp8", "scratch": 3}) == ("scratch", "mode")
+    assert bind(odd, {"scale": lambda call: call["bias"], "sinks": "names.one"}).unused((*given, "b"), {}) == ()

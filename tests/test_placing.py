@@ -42,8 +42,9 @@ def test_the_order_of_blocks_is_told_whatever_the_gaps(tables, expected):
 def test_a_shared_block_is_owned_once_and_a_block_in_two_places_is_told():
     tables = (ids(4, 5), ids(4, 7))
     assert owned(tables, (None, Shared(0, 1))).tolist() == [[4, 0, 0], [5, 0, 1], [7, 1, 1]]
-    assert twice(owned(tables, (None, Shared(0, 1)))) == []
-    assert twice(owned(tables, (None, None))) == [4]
+    assert twice(ids(4, 5, 7)) == []
+    assert twice(ids(4, 4, 4, 5, 7, 7)) == [4, 7]
+    assert twice(ids()) == []
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,16 @@ def test_a_call_that_no_case_can_hold_is_counted_with_its_reason(tmp_path, kept)
     assert kept() == {}
 
 
+def test_an_argument_that_is_not_known_is_told_in_the_notes(tmp_path, kept):
+    def attend(q, k_cache, v_cache, block_tables, kv_lens, tree=None):
+        return q
+
+    watched = record(attend, into=tmp_path)
+    watched(**given(4))
+    watched(**given(9), tree="a tree")
+    assert [kept()[kv_len].notes for kv_len in (5, 10)] == [(), ("arguments that are not known: tree",)]
+
+
 def test_reasons_are_counted_by_themselves_up_to_a_number(tmp_path, monkeypatch):
     monkeypatch.setattr(recording, "REASONS", 2)
     watched = record(recordings.decode, into=tmp_path)
@@ -184,6 +194,22 @@ def test_capture_is_asked_of_torch_where_a_tensor_is_on_a_gpu(monkeypatch, captu
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     assert recording._is_captured({"q": OnDevice()}) == capturing
     assert not recording._is_captured({"q": torch.zeros(1), "scale": 1.0})
+
+
+@pytest.mark.gpu
+def test_a_call_is_captured_into_a_graph_as_it_was(tmp_path, kept):
+    def attend(q, k_cache, v_cache, block_tables, kv_lens):
+        return q * 2
+
+    values = {name: value.cuda() for name, value in given(4).items()}
+    watched, graph = record(attend, into=tmp_path), torch.cuda.CUDAGraph()
+    watched(**values)
+    with torch.cuda.graph(graph):
+        out = watched(**values)
+    graph.replay()
+    assert torch.equal(out, values["q"] * 2)
+    assert (watched.recorder.counts().captured, watched.recorder.counts().failed) == (1, {})
+    assert list(kept()) == [5]
 
 
 def test_counts_are_on_disk_without_an_end_and_whole(tmp_path):

@@ -201,5 +201,5 @@ def test_a_case_that_is_too_large_to_be_judged_is_declined_with_what_helps(comma
     assert (names, code) == (["DECLINED"], 5)
     assert said["verdicts"][0]["detail"] == (
         "has 136314880 elements of K and V, but at most 16777216 are run; "
-        "`python -m harness.recorded --smaller` makes it smaller"
+        "`python -m harness.recorded FOLDER --smaller INTO` makes it smaller"
     )

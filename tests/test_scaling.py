@@ -101,7 +101,7 @@ def test_too_large_is_told_with_the_number_and_what_helps():
     case = Case(seqs=tuple(Seq(kv_len=8192, tag=i) for i in range(64)), num_q_heads=32, num_kv_heads=8, head_dim=128)
     assert too_large(case) == (
         f"has 1073741824 elements of K and V, but at most {MOST_ELEMENTS} are run; "
-        "`python -m harness.recorded --smaller` makes it smaller"
+        "`python -m harness.recorded FOLDER --smaller INTO` makes it smaller"
     )
     assert too_large(smaller(case)) is None
     long = Case(op="extend", seqs=(Seq(query_len=8192, kv_len=8192),))
