@@ -5,12 +5,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.anywhere import anywhere
+    from harness.recording import record
     from harness.subjects import subject
     from harness.suite import check, replay
 
-__all__ = ["check", "replay", "subject"]
+__all__ = ["anywhere", "check", "record", "replay", "subject"]
 
-_HOMES = {"check": "harness.suite", "replay": "harness.suite", "subject": "harness.subjects"}
+_HOMES = {
+    "anywhere": "harness.anywhere",
+    "check": "harness.suite",
+    "record": "harness.recording",
+    "replay": "harness.suite",
+    "subject": "harness.subjects",
+}
 
 
 def __getattr__(name: str) -> Any:

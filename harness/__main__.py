@@ -18,6 +18,8 @@ VERBS = {
     "compiles": "harness.compiles",
     "paired": "harness.paired",
     "adapters": "harness.adapters.__main__",
+    "recorded": "harness.recorded",
+    "kvsize": "harness.kvsize",
 }
 
 

@@ -73,6 +73,7 @@ class Plan:
     stop_at_first: bool = False
     shrinks: bool = True  # False: what fails is reported as it was met, and only once seen
     grace: float = 0.0  # seconds beyond the budget that shrinking may take
+    recorded: dict[str, tuple[Case, ...]] = field(default_factory=dict)  # by subject: draw near these calls only
 
 
 @dataclass
@@ -211,7 +212,10 @@ class Campaign:
             self._report(hunt)
 
     def profile(self, round_seed: int, step: int) -> Profile:
-        """What a round draws: up to a rung, or near cases that did what few others did."""
+        """What a round draws: up to a rung, near cases that did what few others did, or near recorded calls."""
+        if self.subject in self.plan.recorded:
+            drawn = profile(self.plan.subjects[self.subject], round_seed)
+            return msgspec.structs.replace(drawn, recorded=self.plan.recorded[self.subject])
         drawn = profile(self.plan.subjects[self.subject], round_seed, step or 6)
         if step or self.subject not in self.latest:
             return drawn

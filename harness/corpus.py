@@ -32,6 +32,7 @@ class Entry(Record, frozen=True):
     seen: int = 1
     versions: dict[str, str] = {}
     settings: dict[str, str] = {}
+    notes: tuple[str, ...] = ()  # of a recorded case: what of the call it does not hold
 
 
 @dataclass(frozen=True)

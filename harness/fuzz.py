@@ -15,7 +15,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from harness import known, page
+from harness import known, mix, page
 from harness.campaign import Campaign, Plan
 from harness.commands import (
     DEFAULT_OP,
@@ -42,7 +42,7 @@ from harness.pool import Worker
 from harness.report import first_line, summary_lines
 from harness.running import Elsewhere, Journalled, journal_folder
 from harness.screen import Screen, write
-from harness.subjects import SUBJECTS, operation
+from harness.subjects import SUBJECTS, WrongUse, operation
 from harness.summary import Summary, exit_code, merge, to_builtins
 
 #: Seconds between two summaries that a worker of a larger campaign sends to its parent.
@@ -78,6 +78,12 @@ class Minutes(click.ParamType[float]):
 @click.option(
     "--max-cases", type=click.IntRange(min=1), default=None, help="Draw so many cases; what fails is still shrunk."
 )
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Draw near recorded calls: a folder that was recorded into, or the file that `harness.recorded` writes.",
+)
 @click.option("--corpus", type=click.Path(file_okay=False, path_type=Path), default=Path("corpus"), show_default=True)
 @click.option(
     "--report",
@@ -95,7 +101,10 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
 
     Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness or the platform is at fault; 5 nothing ran.
     """
-    options["subjects"] = options["subjects"] or ours(options["op"])
+    options["mix"] = None if options["profile"] is None else mix.read(options["profile"])
+    options["subjects"] = options["subjects"] or ours(options["op"], options["mix"])
+    if not options["subjects"]:
+        raise WrongUse(f"--op is {options['op']!r}, but no call of it is in the profile {str(options['profile'])!r}")
     options["op"] = options["op"] or DEFAULT_OP
     options["executor"] = chosen_executor(options["executor"])
     check_writable("--corpus", options["corpus"])
@@ -111,9 +120,10 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
     return run_parts(options, workers) if workers > 1 else run_alone(options)
 
 
-def ours(op: str | None) -> tuple[str, ...]:
-    """Our own subjects, of one operation if it is given."""
-    return tuple(name for name in SUBJECTS if op in (None, operation(name)))
+def ours(op: str | None, recorded: mix.Mix | None = None) -> tuple[str, ...]:
+    """Our own subjects, of one operation if it is given, and of what was recorded."""
+    ops = {operation(name) for name in SUBJECTS} if recorded is None else {share.case.op for share in recorded.calls}
+    return tuple(name for name in SUBJECTS if op in (None, operation(name)) and operation(name) in ops)
 
 
 def list_subjects(options: dict[str, Any], as_json: bool) -> int:
@@ -177,8 +187,11 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
         Elsewhere(other or "", options["device"] if other == "gpu" else None) as elsewhere,
     ):
         where = worker.call("harness.executors:platform_of", options["executor"])
+        declared = {name: worker.describe(name, options["op"]) for name in options["subjects"]}
+        recorded = {} if options["mix"] is None else mix.near(options["mix"], declared, say)
         plan = Plan(
-            subjects={name: worker.describe(name, options["op"]) for name in options["subjects"]},
+            subjects={name: one for name, one in declared.items() if name in recorded or not recorded},
+            recorded=recorded,
             executor=options["executor"],
             seconds=options["seconds"],
             seed=options["seed"],
@@ -328,8 +341,9 @@ def _arguments(options: dict[str, Any], number: int, workers: int) -> Iterator[s
         yield from ("--subject", name)
     yield from ("--minutes", str(options["seconds"] / 60), "--op", options["op"], "--executor", options["executor"])
     yield from ("--seed", str(options["seed"] * 1000 + number), "--corpus", str(options["corpus"]))
-    if options["device"] is not None:
-        yield from ("--device", str(options["device"]))
+    for name in ("device", "profile"):
+        if options[name] is not None:
+            yield from (f"--{name}", str(options[name]))
     if options["max_cases"] is not None:
         yield from ("--max-cases", str(-(-options["max_cases"] // workers)))
 

@@ -17,12 +17,13 @@ from harness.corpus import Corpus, Entry
 from harness.files import write_atomically
 from harness.pool import Worker
 from harness.replay import SECONDS
+from harness.scaling import too_large
 from harness.shrink import size
 from harness.subjects import WrongUse, is_named, same
 from harness.traits import traits
 
-#: What an artefact may hold: bytes of a file, files, elements of K and V that a case asks for.
-LARGEST_FILE, MOST_FILES, MOST_ELEMENTS = 2**18, 500, 2**24
+#: What an artefact may hold: bytes of a file, files.
+LARGEST_FILE, MOST_FILES = 2**18, 500
 
 Signature = tuple[str, str, tuple[str, ...]]
 
@@ -109,12 +110,8 @@ def checked(entry: Entry, subject: str | None, where: str) -> Entry:
             f"{where}: subject is {_printable(name)!r}, but should be one of ours, PROJECT.KERNEL or a file of this "
             "project; --subject says which it is"
         )
-    case = entry.case
-    elements = sum(seq.kv_len for seq in case.seqs) * case.num_kv_heads * (case.head_dim + case.value_dim)
-    if elements > MOST_ELEMENTS:
-        raise InvalidCase(
-            f"{where}: the case holds {elements} elements of K and V, but at most {MOST_ELEMENTS} are kept"
-        )
+    if large := too_large(entry.case):
+        raise InvalidCase(f"{where}: the case {large}")
     plain = msgspec.to_builtins(entry) | {"subject": name}
     return msgspec.convert(_all_printable(plain), Entry)
 

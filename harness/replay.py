@@ -27,6 +27,7 @@ from harness.files import write_atomically
 from harness.pictures import pictures
 from harness.pool import Worker
 from harness.results import Result
+from harness.scaling import too_large
 from harness.subjects import SUBJECTS, WrongUse, declines, is_adapted, operation, same
 from harness.summary import Found
 
@@ -123,7 +124,7 @@ def replay(
     worker: Worker, path: Path, entry: Entry, subject: str, op: str, tolerated: tuple[known.Known, ...]
 ) -> Verdict:
     """Run one case until the verdict is clear."""
-    reason = declines(worker.describe(subject, op), entry.case)
+    reason = declines(worker.describe(subject, op), entry.case) or too_large(entry.case)
     if reason:
         return Verdict(path, subject, "DECLINED", reason)
     results = _results(worker, entry, subject)

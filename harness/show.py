@@ -17,6 +17,7 @@ from harness.pool import Worker
 from harness.replay import find
 from harness.report import explained_lines, in_words
 from harness.results import Finding
+from harness.scaling import too_large
 from harness.script import script
 from harness.subjects import WrongUse
 from harness.summary import Found
@@ -54,6 +55,8 @@ def main(
         told = ", ".join(p.name for p, _ in found[:5])
         raise WrongUse(f"{' '.join(names)!r} fits {len(found)} cases, but should fit one: {told}")
     path, entry = found[0]
+    if as_script and (large := too_large(entry.case)):
+        raise WrongUse(f"--script: the case of {path} {large}")
     text = script(entry, subject) if as_script else "\n".join(lines(path, entry)) + "\n"
     if output is None:
         click.echo(text, nl=False)
@@ -67,6 +70,7 @@ def lines(path: Path, entry: Entry) -> Iterator[str]:
     case = entry.case
     yield str(path)
     yield f"kept because: {entry.why}"
+    yield from (f"not held: {note}" for note in entry.notes)
     yield in_words(case)
     names = traits(case)
     yield f"rung {rung(names)} ({RUNGS[rung(names)]}); beyond the simplest: {', '.join(sorted(names)) or 'nothing'}"
@@ -77,13 +81,19 @@ def lines(path: Path, entry: Entry) -> Iterator[str]:
         yield f"  {entry.finding.message}"
         yield from explained_lines(entry.finding)
     yield ""
-    yield from table_lines(case)
+    if large := too_large(case):
+        yield f"its block table is not drawn: the case {large}"
+    else:
+        yield from table_lines(case)
     yield ""
     yield to_json(case).rstrip()
 
 
 def _page(found: list[tuple[Path, Entry]], subject: str | None) -> str:
     """Cases by the executor that each was found on, each with its picture."""
+    for path, entry in found:
+        if large := too_large(entry.case):
+            raise WrongUse(f"--html: the case of {path} {large}")
     exhibits = {}
     for executor in dict.fromkeys(_executor(entry) for _, entry in found):
         with Worker(executor) as worker:

@@ -1,13 +1,13 @@
 """The Hypothesis strategies that draw a case from a profile: small, hostile, simplest first."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
 from harness.case import NEW_TOKENS, WRITING, Case, Hints, InvalidCase, Op, Seq, Slots, States, Tile, replace
+from harness.neighbours import Draw, neighbour
 from harness.profiles import (
     BUDGET_ELEMENTS,
     BUDGET_PROGRAMS,
@@ -37,8 +37,6 @@ IDLE = 15
 #: Of the lengths that are drawn from the edges, about one in so many is 0.
 EMPTY = 8
 
-Draw = Callable[[st.SearchStrategy[Any]], Any]
-
 #: What a relative of a case may have anew; what belongs together is drawn together.
 PARTS = {
     "lengths": ("seqs", "num_q_heads", "num_kv_heads"),
@@ -54,6 +52,8 @@ PARTS = {
 
 def cases(options: Profile) -> st.SearchStrategy[Case]:
     """Draw a case within the profile."""
+    if options.recorded:
+        return st.composite(neighbour)(options)
     return st.composite(_relative if options.near else _case)(options)
 
 

@@ -1,6 +1,7 @@
 """The benchmark of the CPU road: its set is sound, and its command gives every figure."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,15 @@ def test_a_case_that_is_not_clean_ends_the_run_with_its_story(gridsim):
         gridsim.check(wrong)
     with pytest.raises(gridsim.Unclean, match="cannot"):
         gridsim.check(Result(case=Case(), subject="s", executor="gridsim", declined="cannot"))
+
+
+def test_the_cost_of_recording_is_told_for_looks_and_for_none():
+    command = [sys.executable, str(ROOT / "benchmarks" / "recording.py"), "--times", "2"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.splitlines()
+    looks, none = (
+        [float(line.split(": ")[1].split()[0]) for line in lines[:-1]],
+        float(lines[-1].split(": ")[1].split()[0]),
+    )
+    assert len(looks) == 2
+    assert 0 < none < min(looks)

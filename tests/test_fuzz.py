@@ -6,7 +6,8 @@ import time
 import pytest
 from invoked import be_impatient, one_line
 
-from harness import corpus, fuzz
+from harness import corpus, fuzz, mix
+from harness.case import Case, Seq
 from harness.subjects import SUBJECTS
 from harness.traits import traits
 
@@ -185,3 +186,66 @@ def test_op_chooses_among_our_own_subjects():
     assert fuzz.ours(None) == tuple(SUBJECTS)
     assert fuzz.ours("decode") == ("ours.decode", "ours.split_decode")
     assert fuzz.ours("merge") == ("ours.merge",)
+
+
+# --- near recorded calls -----------------------------------------------------------------------------------------
+
+RECORDED = Case(seqs=(Seq(kv_len=40), Seq(kv_len=17, tag=1)), num_q_heads=2, num_kv_heads=2, extra_columns=4)
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A file with one recorded call that the subjects take, and one that they decline."""
+    path = tmp_path / "recorded.json"
+    calls = (mix.Share(case=RECORDED, seen=3), mix.Share(case=Case(softcap=30.0), seen=1))
+    path.write_text(mix.to_json(mix.Mix(calls=calls)))
+    return path
+
+
+def test_a_profile_draws_near_what_was_recorded_and_says_what_is_declined(commands, tmp_path, profile):
+    name = commands.subject("right")
+    result = commands.fuzz("right", tmp_path / "corpus", "--max-cases", 30, "--profile", profile)
+    assert result.exit_code == 0
+    assert f"profile: {name} takes 3 of 4 recorded calls" in result.stdout
+    assert f"profile: {name} declines 1: does not declare softcap" in result.stdout
+    assert ", 2/2 30, " in result.stdout
+    assert "  placement: in_order 30, " in result.stdout
+
+
+def test_a_profile_may_be_the_folder_itself_and_finds_what_is_wrong(commands, tmp_path):
+    corpus.Corpus(tmp_path / "recorded").add(corpus.Entry(why="recorded", case=RECORDED))
+    summary = commands.summary("raises", tmp_path / "corpus", "--max-cases", 20, "--profile", tmp_path / "recorded")
+    assert [finding["finding"]["kind"] for finding in summary["findings"]] == ["exception"]
+
+
+def test_our_own_kernels_of_what_was_recorded_are_tested_when_no_subject_is_named(profile):
+    assert fuzz.ours(None, mix.read(profile)) == ("ours.decode", "ours.split_decode")
+    assert fuzz.ours("extend", mix.read(profile)) == ()
+    assert set(fuzz.ours(None)) == set(SUBJECTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '{"calls": [{"case": {}, "seen": "x"}]}',
+            'Expected `int`, got `str` - at `$.calls[0].seen`, where "x" stands',
+        ),
+        ('{"calls": []}', "there is no recorded call in it"),
+        ('{"calls"', "Input data was truncated"),
+        ('{"calls": [{"case": {"softcap": 3.0}}]}', "declines all of them"),
+    ],
+)
+def test_a_spoilt_profile_is_one_line_and_2(commands, tmp_path, text, told):
+    path = tmp_path / "recorded.json"
+    path.write_text(text)
+    result = commands.fuzz("right", tmp_path / "corpus", "--profile", path)
+    assert result.exit_code == 2
+    assert told in result.stderr.splitlines()[-1]
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_operation_that_was_not_recorded_is_wrong_use(commands, profile):
+    assert "--op is 'extend', but no call of it is in the profile" in one_line(
+        commands("fuzz", "--op", "extend", "--profile", profile)
+    )

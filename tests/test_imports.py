@@ -17,6 +17,8 @@ WITHOUT_TORCH = (
     "comparing", "comparison", "comparison_figure", "comparison_table", "compiles", "compiles_table", "confirming",
     "control", "corpus", "crew", "doctor", "drawing", "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz",
     "gate", "gate_page", "gate_report", "gating", "git", "hunt", "injections", "journal", "junit", "keeping", "known",
+    "anywhere", "batches", "calls", "kvsize", "layouts", "likeness", "mix", "neighbours", "parameters", "placing",
+    "recorded", "recording", "scaling",
     "machine", "markdown", "mutants", "mutate", "narrowing", "operators", "outcome", "page", "paired", "pictures",
     "platforms", "pool", "premises", "recipes", "replay", "report", "running", "sarif", "screen", "selection",
     "settings", "shifts", "show", "shrink", "sides", "source", "strategies", "subjects", "suite", "summary", "tables",

@@ -122,6 +122,16 @@ def test_what_is_no_entry_within_bounds_is_refused_in_one_line(tmp_path, artefac
     assert not (tmp_path / "corpus").exists()
 
 
+def test_recorded_cases_are_adopted_for_a_subject_with_what_they_do_not_hold(tmp_path, artefact):
+    recorded = entry(finding=None, subject="", seen=7, notes=("9 blocks are spare",))
+    folder = artefact(recorded)
+    (folder / "1-ab.counts").write_text("{}")
+    assert "--subject says which it is" in adopt(folder, tmp_path / "corpus").stderr
+    assert adopt(folder, tmp_path / "corpus", "--subject", "mine.py:f").exit_code == 0
+    (one,) = kept(tmp_path / "corpus")
+    assert (one.subject, one.seen, one.notes) == ("mine.py:f", 7, ("9 blocks are spare",))
+
+
 def test_an_empty_artefact_is_wrong_use(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "there is no case in" in adopt(tmp_path / "empty", tmp_path / "corpus").stderr

@@ -192,3 +192,14 @@ def test_a_path_that_is_not_there_a_subject_that_is_none_and_no_gpu_are_one_line
     assert one_line(commands("replay", tmp_path / "no.json", "--corpus", tmp_path)) == told
     assert "'theirs'" in one_line(commands("replay", saved("right"), "--subject", "theirs"))
     assert "executor is 'gpu'" in one_line(commands("replay", saved("right"), "--executor", "gpu"))
+
+
+def test_a_case_that_is_too_large_to_be_judged_is_declined_with_what_helps(commands, tmp_path):
+    seqs = tuple(Seq(kv_len=8192, tag=i) for i in range(65))
+    path = Corpus(tmp_path).add(Entry(why="recorded", case=Case(seqs=seqs, num_q_heads=8, num_kv_heads=8)))
+    names, code, said = verdicts(commands, tmp_path, path, "--subject", commands.subject("right"))
+    assert (names, code) == (["DECLINED"], 5)
+    assert said["verdicts"][0]["detail"] == (
+        "has 136314880 elements of K and V, but at most 16777216 are run; "
+        "`python -m harness.recorded FOLDER --smaller INTO` makes it smaller"
+    )

@@ -122,3 +122,15 @@ def test_dense_new_tokens_and_padding_rows_are_told():
     assert lines[1] == "  sequence 0, kv_len   20, 3 of them dense: 0 1"
     assert lines[2] == "  padding row, kv_len    0, 0 of them dense: nothing | -1 -1"
     assert lines[-1].split()[1:] == ["A", "a"]
+
+
+LARGE = Case(seqs=tuple(Seq(kv_len=8192, tag=i) for i in range(64)), num_q_heads=32, num_kv_heads=8, head_dim=128)
+
+
+def test_a_recorded_case_says_what_it_does_not_hold_and_a_large_one_is_not_drawn(commands, tmp_path):
+    path = Corpus(tmp_path).add(Entry(why="recorded from f", case=LARGE, notes=("9 blocks are spare",)))
+    lines = commands("show", path).stdout.splitlines()
+    assert lines[2] == "not held: 9 blocks are spare"
+    assert any(line.startswith("its block table is not drawn: the case has 1073741824 elements") for line in lines)
+    for option in (("--script",), ("--html", tmp_path / "page.html")):
+        assert "the case of" in one_line(commands("show", path, *option))
