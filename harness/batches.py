@@ -58,6 +58,37 @@ def _new_tokens(call: Call, op: str) -> Ids:
 
 def batch(call: Call, op: str, pool: Pool, dense: bool, window_left: int) -> Part:
     """Sequences, padding rows and placement of a call that has a block table."""
+    found = _read(call, op, pool, dense, window_left)
+    seqs = tuple(_seq(i, row, other) for i, (row, other) in enumerate(zip(found.rows, found.shared, strict=True)))
+    fields = {"seqs": seqs} | ({"padding_rows": found.padding_rows} if found.padding_rows else {})
+    fields |= {"slid_out": True} if found.slid_out else {}
+    blocks = owned(found.tables, found.shared)
+    parts = (
+        Part({}, tuple(_more_shared(found, pool))),
+        _placed(blocks[blocks[:, 0] >= 0], pool),
+        _columns(call, found.counts, pool),
+        _slots(call, op, found, pool),
+        Part({}, tuple(_left_over(call, found))),
+    )
+    for part in parts:
+        fields |= part.fields
+    return Part(fields, tuple(words for part in parts for words in part.lost))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The sequences in the order of the call, without a graph's padding rows."""
+
+    rows: Rows
+    padding_rows: int
+    cached: list[int]  # tokens of each that are in the cache before the call
+    counts: list[int]  # blocks of each
+    slid_out: bool
+    tables: list[Ids]
+    shared: tuple[Shared | None, ...]
+
+
+def _read(call: Call, op: str, pool: Pool, dense: bool, window_left: int) -> _Batch:
     rows = lengths(call, op)
     padding_rows = _padding_rows(rows)
     rows = rows[: len(rows) - padding_rows]
@@ -68,20 +99,12 @@ def batch(call: Call, op: str, pool: Pool, dense: bool, window_left: int) -> Par
     slid_out = _slid_out(table, counts, gone, pool)
     tables = _tables(table, counts, gone if slid_out else [0] * len(rows), pool)
     shared = shared_prefixes(tables, [length // pool.block_size for length in cached])
-    seqs = tuple(_seq(i, row, other) for i, (row, other) in enumerate(zip(rows, shared, strict=True)))
-    fields = {"seqs": seqs} | ({"padding_rows": padding_rows} if padding_rows else {})
-    fields |= {"slid_out": True} if slid_out else {}
-    blocks = owned(tables, shared)
-    placed = _placed(blocks[blocks[:, 0] >= 0], pool)
-    columns, slots = _columns(call, counts, pool), _slots(call, op, rows, tables, pool)
-    left_over = _left_over(call, rows, padding_rows)
-    lost = (*_more_shared(tables, shared, cached, pool), *placed.lost, *columns.lost, *slots.lost, *left_over)
-    return Part(fields | placed.fields | columns.fields | slots.fields, lost)
+    return _Batch(rows, padding_rows, cached, counts, slid_out, tables, shared)
 
 
-def _left_over(call: Call, rows: Rows, padding_rows: int) -> Iterator[str]:
+def _left_over(call: Call, found: _Batch) -> Iterator[str]:
     """Rows of buffers that are larger than the batch."""
-    count, tokens = len(rows) + padding_rows, sum(new for new, _ in rows) + padding_rows
+    count, tokens = (size + found.padding_rows for size in (len(found.rows), sum(new for new, _ in found.rows)))
     for role in ("block_tables", "kv_lens", "cached_lens"):
         if role in call.arrays and len(call.arrays[role]) > count:
             yield f"{role} has {len(call.arrays[role])} rows for {count} sequences: that of the case has no more"
@@ -169,13 +192,13 @@ def _columns(call: Call, counts: list[int], pool: Pool) -> Part:
     return Part(fields, tuple(lost))
 
 
-def _more_shared(tables: list[Ids], shared: tuple[Shared | None, ...], cached: list[int], pool: Pool) -> Iterator[str]:
+def _more_shared(found: _Batch, pool: Pool) -> Iterator[str]:
     """Blocks that two sequences share although they are not full: a Case shares whole ones only."""
     pairs = []
-    for row, other in enumerate(shared):
-        if other is None or min(cached[row], cached[other.owner]) // pool.block_size > other.blocks:
+    for row, other in enumerate(found.shared):
+        if other is None or min(found.cached[row], found.cached[other.owner]) // pool.block_size > other.blocks:
             continue
-        mine, theirs = (table[other.blocks : other.blocks + 1].tolist() for table in (tables[row], tables[other.owner]))
+        mine, theirs = (found.tables[one][other.blocks : other.blocks + 1].tolist() for one in (row, other.owner))
         if mine and mine == theirs:
             pairs.append(f"{other.owner} and {row}")
     if pairs:
@@ -183,12 +206,12 @@ def _more_shared(tables: list[Ids], shared: tuple[Shared | None, ...], cached: l
         yield f"{several} share a block that is not full: each has one of its own"
 
 
-def _slots(call: Call, op: str, rows: Rows, tables: list[Ids], pool: Pool) -> Part:
+def _slots(call: Call, op: str, found: _Batch, pool: Pool) -> Part:
     """Of a step: rows behind the last token that are skipped, and slots that are not where the table has the token."""
     if op != "step" or "slot_mapping" not in call.arrays:
         return Part({})
     slots = call.arrays["slot_mapping"].reshape(-1).astype(np.int64)
-    wanted = np.concatenate([_expected(row, table, pool) for row, table in zip(rows, tables, strict=True)])
+    wanted = np.concatenate([_expected(row, table, pool) for row, table in zip(found.rows, found.tables, strict=True)])
     tail = len(slots) - call.views["q"].shape[0]
     odd = int((slots[: len(wanted)] != wanted).sum()) if len(slots) >= len(wanted) else len(wanted)
     lost = (f"{odd} slots are not where block_tables has the token: those of the case are",) if odd else ()
@@ -198,11 +221,10 @@ def _slots(call: Call, op: str, rows: Rows, tables: list[Ids], pool: Pool) -> Pa
 def _expected(row: tuple[int, int], table: Ids, pool: Pool) -> Ids:
     """The slot of each new token; -1 for one before the first position."""
     positions = np.arange(row[1] - row[0], row[1])
-    return np.array([_slot(table, int(at), pool.block_size) if at >= 0 else -1 for at in positions], np.int64)
-
-
-def _slot(table: Ids, position: int, block_size: int) -> int:
-    return int(table[position // block_size]) * block_size + position % block_size
+    slots, real = np.full(len(positions), -1), positions >= 0
+    blocks, offsets = np.divmod(positions[real], pool.block_size)
+    slots[real] = table[blocks] * pool.block_size + offsets
+    return slots
 
 
 # --- what only slots tell ----------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def _type_name(dtype: Any) -> str:
 
 def _copied(value: Any) -> NDArray[Any]:
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        value = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
     return np.array(value)
 
 

@@ -32,23 +32,26 @@ def recorded(call: Call, op: str | None = None) -> Recorded:
     k, v = _caches(call)
     op = op or operation(call)
     q = _queries(call, k, op)
-    dense = op == "extend" and "k_new" in call.views
-    parts = [_shape(q, k, op, dense), _types(call, q, k), _cache(call, k, v), _features(call), _scales(call, q, k)]
-    heads = q.shape[1] + 2 * k.shape[2]
-    parts += [q_layout(q, heads), out_layout(_output(call)), _beside(call, q, op)]
-    window = next((part.fields["window"] for part in parts if "window" in part.fields), (-1, -1))
-    pool = Pool(k.shape[0], k.shape[1], k.strides[0])
-    if op == "cache_write" and "block_tables" not in call.arrays:
-        parts.append(_written(call, pool))
-    else:
-        parts.append(batch(call, op, pool, dense, window[0]))
-        parts.append(_slack(call, parts[-1].fields["seqs"]))
-    fields = {name: value for part in parts for name, value in part.fields.items()}
+    parts = [_types(call, q, k), _cache(call, k, v), _scales(call, q, k), _beside(call, q, op)]
+    parts += [q_layout(q, q.shape[1] + 2 * k.shape[2]), out_layout(_output(call))]
+    parts += _of_sequences(call, op, Pool(k.shape[0], k.shape[1], k.strides[0]))
+    fields = _shape(q, k, op) | {name: value for part in parts for name, value in part.fields.items()}
     try:
         case = Case(**fields)
     except InvalidCase as error:
         raise Inexpressible(str(error)) from None
     return Recorded(case, tuple(_held(case)), tuple(dict.fromkeys(words for part in parts for words in part.lost)))
+
+
+def _of_sequences(call: Call, op: str, pool: Pool) -> tuple[Part, ...]:
+    """Features, sequences, and what depends on both."""
+    features = _features(call)
+    if op == "cache_write" and "block_tables" not in call.arrays:
+        return features, _written(call, pool)
+    dense = op == "extend" and "k_new" in call.views
+    sequences = batch(call, op, pool, dense, features.fields.get("window", (-1, -1))[0])
+    new = {"new_kv": "dense"} if dense else {}
+    return features, sequences, _slack(call, sequences.fields["seqs"]), Part(new)
 
 
 def operation(call: Call) -> str:
@@ -118,9 +121,9 @@ def _output(call: Call) -> View | None:
 # --- the parts of a Case -----------------------------------------------------------------------------------------
 
 
-def _shape(q: View, k: View, op: str, dense: bool) -> Part:
-    fields = {"op": op, "num_q_heads": q.shape[1], "num_kv_heads": k.shape[2], "head_dim": k.shape[3]}
-    return Part(fields | {"block_size": k.shape[1]} | ({"new_kv": "dense"} if dense else {}))
+def _shape(q: View, k: View, op: str) -> dict[str, Any]:
+    heads = {"num_q_heads": q.shape[1], "num_kv_heads": k.shape[2]}
+    return heads | {"op": op, "head_dim": k.shape[3], "block_size": k.shape[1]}
 
 
 def _types(call: Call, q: View, k: View) -> Part:

@@ -34,6 +34,10 @@ def test_what_is_copied_stays_as_it_was():
     assert call.arrays["kv_lens"].tolist() == [5, 20]
 
 
+def test_scales_of_any_float_are_copied():
+    assert read({"k_scale": torch.tensor([0.5], dtype=torch.bfloat16)}).arrays["k_scale"].tolist() == [0.5]
+
+
 def test_a_view_has_strides_in_elements_and_our_names_of_types():
     tensor = torch.zeros(4, 6, dtype=torch.bfloat16)[:, ::2]
     assert (view(tensor).shape, view(tensor).strides, view(tensor).dtype) == ((4, 3), (6, 2), "bfloat16")
