@@ -116,7 +116,7 @@ def scores_of(
     errors = relative * size + (4 * platform.unit + lossy(arithmetic.score_dtype, platform)[0]) * np.abs(scores)
     errors += abs(scale) * q.shape[2] * (max(platform.eta, accumulator[1]) + product[1])
     operand = operand_eta(arithmetic, platform)
-    errors += (abs(scale) * operand + scaled_q[1]) * size_k.sum(axis=2)[:, None, :]
+    errors += (abs(scale) * operand + max(1.0, abs(scale)) * scaled_q[1]) * size_k.sum(axis=2)[:, None, :]
     errors += abs(scale) * (operand + scaled_k * dequantised[1]) * size_q.sum(axis=2)[:, :, None]
     return scores, errors, U64 * ((q.shape[2] + 1) * size + 4 * np.abs(scores))
 
