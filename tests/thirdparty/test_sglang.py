@@ -4,6 +4,7 @@ The weights of the three tokens are as 1 to 1 to 2, and V is 4, 4 and 2 in a dim
 """
 
 import math
+import runpy
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 
 from harness.adapters import load
 from harness.case import Case, Hints, States
+from harness.executors import gridsim
+from harness.folders import PACKAGE
 from harness.inputs import Inputs
 
 pytestmark = pytest.mark.thirdparty
@@ -174,3 +177,18 @@ def test_what_a_kernel_cannot_do_is_declined_with_the_reason(name: str, case: Ca
 def test_what_is_no_limit_is_taken() -> None:
     assert load("sglang.merge_state").declines(Case(op="merge", states=States(partition=(1, 1), empty=(1,)))) is None
     assert load("sglang.decode_attention").declines(Case(kv_dtype="e5m2")) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("sglang_sink_lse", "score -89.0, sink 0: lse is inf, but should be 0"),
+        ("sglang_temperature", "extend, one stage: error 0.96 for a factor of log2(32) / log2(4)"),
+    ],
+)
+def test_a_finding_is_shown_by_its_script(script: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("decode_attention", "extend_attention"):
+        load(f"sglang.{name}")
+    with gridsim.active():
+        runpy.run_path(str(PACKAGE.parent / "docs" / "findings" / f"{script}.py"))
+    assert told in capsys.readouterr().out
