@@ -40,8 +40,6 @@ SGLANG = Project(
 )
 #: Of the layouts of a cache those that are rows of slots at one distance.
 SLOTS = ("nhd", "kv_stacked", "offset")
-
-
 #: Head dims of K, with a part for the positions, and of V for which V is taken from the tile of K.
 LATENT = ((576, 512), (288, 256))
 HEAD_DIMS = (16, 32, 40, 64, 72, 80, 96, 128, 192, 256, 288, 576)
@@ -312,7 +310,7 @@ def _masks(inputs: Any, first: list[int]) -> dict[str, Any]:
     said = {"is_causal": inputs.causal, "custom_mask": None, "mask_indptr": None, "sliding_window_size": -1}
     if (left, right) == (-1, -1) or (inputs.causal and left < 0):
         return said
-    if inputs.causal and left > 0:
+    if left > 0 and (inputs.causal or right == left):
         return said | {"sliding_window_size": left}
     return said | _mask(inputs, first)
 

@@ -117,6 +117,8 @@ def test_extend_that_is_not_causal_sees_what_comes_after(name: str) -> None:
     near(rows_of(name, 2, causal=False, window=(0, 1)), weighed(0, 1, 2), [0, 0, 2])
     near(rows_of(name, 3, causal=False, window=(1, 0)), [4, 0, 0], [2, 2, 0], weighed(0, 1, 2))
     near(rows_of(name, 3, causal=False, window=(-1, 1)), [2, 2, 0], *[[1, 1, 1]] * 2)
+    near(rows_of(name, 3, causal=False, window=(1, 1)), [2, 2, 0], [1, 1, 1], weighed(0, 1, 2))
+    near(rows_of(name, 2, causal=False, window=(1, 1)), [1, 1, 1], weighed(0, 1, 2))
 
 
 @pytest.mark.parametrize(("sinks", "lses"), [(None, three_tokens.LSES), ([math.log(4)], map(math.log, (5, 6, 8)))])
