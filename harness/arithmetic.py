@@ -53,7 +53,7 @@ class Arithmetic:
     """Type to which a product of q and k is rounded before it is summed; likewise for p and v."""
     pv_product: str = "float32"
     scaled_q_dtype: str = "float32"
-    """Type to which q is rounded after it was multiplied by the scale; float32 if the scores are scaled instead."""
+    """Type to which q is rounded, mostly after it was multiplied by the scale; float32 if it is taken as it is."""
     score_dtype: str = "float32"
     """Type to which scores and their differences from the maximum are rounded."""
     p_dtype: str = "float32"

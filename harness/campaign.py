@@ -25,7 +25,7 @@ from harness.results import PLATFORM, RETIRE_NOTE, Result
 from harness.running import Elsewhere
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
-from harness.traits import rung, traits
+from harness.traits import avoidable, rung, traits
 
 #: In a round that stands for no rung, cases are drawn near those that did what few others did.
 NEAR = 0
@@ -297,7 +297,7 @@ class Campaign:
             heard = self.witnesses.setdefault(name, {})
             heard[said] = heard.get(said, 0) + 1
         names = traits(result.case)
-        self._score(result, rung(names))
+        self._score(result, rung(avoidable(result.case, self.plan.subjects[result.subject])))
         seen = {*result.behaviours, *(f"{result.subject} {name}" for name in names)}
         if not seen <= self.behaviours:
             self.behaviours |= seen

@@ -26,8 +26,10 @@ Array = npt.NDArray[Any]
 
 #: Unit roundoff of this module's own arithmetic.
 U64 = 2.0**-53
-#: Beyond this error of a score the hull alone bounds the output; its exponential is still finite.
-LARGEST_SCORE_ERROR = 50.0
+#: Beyond this error of a score its exponential less 1 is its exponential.
+LARGE_SCORE_ERROR = 50.0
+#: The largest whose exponential is still finite.
+LARGEST_SCORE_ERROR = 700.0
 #: Above any value of a cache.
 HUGE = 1e300
 
@@ -116,7 +118,7 @@ def scores_of(
     errors = relative * size + (4 * platform.unit + lossy(arithmetic.score_dtype, platform)[0]) * np.abs(scores)
     errors += abs(scale) * q.shape[2] * (max(platform.eta, accumulator[1]) + product[1])
     operand = operand_eta(arithmetic, platform)
-    errors += (abs(scale) * operand + scaled_q[1]) * size_k.sum(axis=2)[:, None, :]
+    errors += (abs(scale) * operand + max(1.0, abs(scale)) * scaled_q[1]) * size_k.sum(axis=2)[:, None, :]
     errors += abs(scale) * (operand + scaled_k * dequantised[1]) * size_q.sum(axis=2)[:, :, None]
     return scores, errors, U64 * ((q.shape[2] + 1) * size + 4 * np.abs(scores))
 
@@ -141,6 +143,7 @@ def _softmax(rows: Rows, chain: _Chain, arithmetic: Arithmetic, platform: Platfo
         lse = largest + np.log(total)
     total = np.where(total == 0, 1.0, total)
     weights /= total
+    logs_total = np.log(total)
     cast = lossy(arithmetic.p_dtype, platform) if arithmetic.normaliser == "cast" else (0.0, 0.0)
     absolute = ((chain.rescales + 1) * platform.eta + cast[1] / arithmetic.p_scale) / total
     growth = (chain.rescales + 1) * np.log1p(platform.eps_exp) + np.log1p(cast[0])
@@ -153,15 +156,25 @@ def _softmax(rows: Rows, chain: _Chain, arithmetic: Arithmetic, platform: Platfo
         return np.asarray(_merging(errors, scores, size, chain, platform) + growth)
 
     logs = log_errors(rows.scores, rows.errors)
-    taus = weights * np.expm1(np.minimum(logs, LARGEST_SCORE_ERROR)) + rows.seen * absolute
+    taus = _grown(hidden - largest - logs_total, logs) + rows.seen * absolute
     present = np.isfinite(sinks)
     sink_score = np.where(present, sinks, 0.0)
     sink_logs = np.where(present, log_errors(sink_score, 4 * platform.unit * np.abs(sink_score)), 0.0)
-    sink_tau = sink / total * np.expm1(np.minimum(sink_logs, LARGEST_SCORE_ERROR)) + present * absolute
+    sink_tau = _grown(sinks - largest - logs_total, sink_logs) + present * absolute
     worst = np.maximum(np.where(rows.seen, logs, 0.0).max(axis=2, keepdims=True, initial=0.0), sink_logs)
     worst = worst + chain.keys * absolute
     mean64 = (weights * (rows.errors64 + 3 * U64 * np.maximum(largest - rows.scores, 0.0))).sum(axis=2, keepdims=True)
     return _Softmax(weights, taus, sink_tau, worst, mean64, total, largest, lse)
+
+
+def _grown(log_weights: Array, logs: Array) -> Array:
+    """By how much weights err whose logarithms err by `logs`, up to 1: then the hull alone bounds the output.
+
+    In logarithms, since a weight that is 0 in float64 may be any in a kernel whose scores err enough.
+    """
+    with np.errstate(divide="ignore"):
+        growth = np.where(logs < LARGE_SCORE_ERROR, np.log(np.expm1(np.minimum(logs, LARGE_SCORE_ERROR))), logs)
+    return np.asarray(np.exp(np.minimum(log_weights + growth, 0.0)))
 
 
 def _merging(errors: Array, scores: Array, size: Array, chain: _Chain, platform: Platform) -> Array:
@@ -261,7 +274,7 @@ def _recomputed(rows: Rows, soft: _Softmax, arithmetic: Arithmetic, platform: Pl
     if arithmetic.normaliser == "cast":
         logs = logs + 2 * np.log1p(lossy(arithmetic.p_dtype, platform)[0])
     apart = np.expm1(np.minimum(logs, LARGEST_SCORE_ERROR))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(np.fmin(((soft.weights + soft.taus) * apart * rows.seen) @ rows.size_v, HUGE))
 
 

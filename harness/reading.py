@@ -6,6 +6,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from harness.arithmetic import FORMATS, Arithmetic
+from harness.case import FP8
 from harness.executors.gridsim import Block, Function, Op, parse
 from harness.subjects import WrongUse
 
@@ -219,6 +220,8 @@ class _Kernel:
                         f"{what} is summed in {_element(op)} at {op.line}: each term may cost {unit:.1g} of the sum, "
                         f"in float32 {FORMATS['float32'][0]:.1g}; write `.to(tl.float32)` before the product"
                     )
+        for op in self._queries_in_fp8():
+            yield f"q is rounded to {_element(op)}, the type of the cache, at {op.line}"
         if self._dot_precision() == "tf32":
             yield "a tl.dot on float32 runs in TF32, which drops 13 bits of its operands; write input_precision='ieee'"
 
@@ -251,11 +254,18 @@ class _Kernel:
         return "float32" if product is None else _element(product)
 
     def _scaled_queries(self, scores: list[Op]) -> list[Op]:
-        """Roundings to 16 bits before the scores: a q that was scaled in its own type, or scaled and then cast."""
+        """Roundings before the scores: a q scaled in 16 bits, or scaled and then cast, or cast to FP8 as K is."""
         products = [self._product(op) for op in scores]
         narrow = [op for op in self.ops if op.name == "arith.mulf" and _element(op) in ("float16", "bfloat16")]
         before = [op for op in narrow if op not in products and not self._from_exponential(op.results[0])]
-        return before + [op for op in self._factors() if self._has(op.operands[0], ("arith.mulf",))]
+        scaled = [op for op in self._factors() if self._has(op.operands[0], ("arith.mulf",))]
+        return before + scaled + self._queries_in_fp8()
+
+    def _queries_in_fp8(self) -> list[Op]:
+        """Casts to FP8 of what a matrix product makes scores of."""
+        dots, _ = self._sorted_dots()
+        met = {name for dot in dots for operand in dot.operands[:2] for name in self._ancestors(operand)}
+        return [op for op in self.ops if op.name in _ROUNDS and _element(op) in FP8 and op.results[0] in met]
 
     def _factors(self) -> list[Op]:
         """Casts to a narrower type of what is multiplied next and is no softmax weight."""

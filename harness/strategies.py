@@ -244,7 +244,8 @@ def _features(draw: Draw, options: Profile, constants: Constants) -> dict[str, A
 
 
 def _value_dim(draw: Draw, head_dim: int, prefix: bool) -> int | None:
-    dims = [dim for dim in (16, 32, 40, 64, 128) if dim < head_dim or (not prefix and dim != head_dim)]
+    known = (16, 32, 40, 64, 128, 256, 512) if prefix else (16, 32, 40, 64, 128)  # a K of MLA may be longer than any
+    dims = [dim for dim in known if dim < head_dim or (not prefix and dim != head_dim)]
     return draw(st.sampled_from(dims)) if dims else None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from harness.case import FAR, NEW_TOKENS, Case, Seq, States, Tile, replace
+from harness.subjects import Declaration, declines
 
 RUNGS = {
     1: "tutorial shapes",
@@ -279,6 +280,13 @@ def _private(case: Case) -> Case:
 def traits(case: Case) -> frozenset[str]:
     """The names of the case's traits."""
     return frozenset(trait.name for trait in TRAITS if trait.has(case))
+
+
+def avoidable(case: Case, declared: Declaration) -> frozenset[str]:
+    """The traits of the case that not every case of the subject has; of its types one is a choice always."""
+    types = ("float16", "bfloat16")
+    there = (trait for trait in TRAITS if trait.has(case))
+    return frozenset(t.name for t in there if t.name in types or declines(declared, t.without(case)) is None)
 
 
 def rung(names: Iterable[str]) -> int:

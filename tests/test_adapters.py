@@ -15,7 +15,7 @@ from harness.adapters import PROJECTS, adapters
 from harness.adapters.__main__ import main
 from harness.adapters.adapter import Adapter, Project
 from harness.adapters.light import import_module
-from harness.case import Case
+from harness.case import Case, Seq
 from harness.pipeline import run_case
 from harness.results import Result
 from harness.subjects import Subject, WrongUse, declare, load
@@ -159,6 +159,10 @@ def test_corners_explain_declarations_only() -> None:
         declare(corners={"emptyrows": "NaN"})
 
 
+def idle(*_: Any) -> None:
+    """An adapter's function that calls nothing."""
+
+
 def ran(executors: tuple[str, ...] | None) -> Result:
     declaration = declare(op="cache_write", executors=executors)
     return run_case(Case(op="cache_write"), Subject("tests.idle", declaration, lambda inputs: None), "gridsim")
@@ -167,6 +171,35 @@ def ran(executors: tuple[str, ...] | None) -> Result:
 def test_a_kernel_for_a_gpu_alone_is_declined_elsewhere_with_the_reason() -> None:
     assert ran(("gpu",)).declined == "tests.idle runs on gpu only"
     assert not ran(None).declined
+
+
+def test_what_no_declaration_can_say_is_declined_by_the_adapter_itself(strange: Path) -> None:
+    def limits(case: Case) -> str | None:
+        return "one sequence only" if len(case.seqs) > 1 else None
+
+    def attend(kernel: Any, inputs: Any) -> Any:
+        return kernel, inputs
+
+    subject = STRANGE.adapter({"strange.kernel:attend": "q k"}, limits=limits)(attend).subject()
+    two = Case(seqs=(Seq(), Seq(tag=1)))
+    assert subject.declines(two) == "one sequence only"
+    assert subject.declines(Case(before=two)) == "the call before it: one sequence only"
+    assert subject.declines(Case(before=Case())) is None
+
+
+def test_a_package_that_is_not_there_is_lent_while_a_kernels_file_is_read(strange: Path) -> None:
+    (strange / "kernel.py").write_text("from elsewhere_entirely import fast\n\ndef attend(q, k):\n    return fast")
+    lent = stubs() | {"elsewhere_entirely": {"fast": 1}, "json": {"dumps": None}}
+    module = import_module("strange.kernel", "strange", lambda: lent)
+    assert module.attend(0, 0) == 1
+    assert find_spec("elsewhere_entirely") is None, "nobody takes it for installed"
+    assert json.dumps(1) == "1", "what is there is not replaced"
+
+
+def test_what_is_not_on_the_index_is_installed_from_its_source() -> None:
+    gone = Project("gone", "gone_entirely", "gone", ">=1", "", source="git+https://example.org/gone")
+    with pytest.raises(WrongUse, match=r"python -m pip install --no-deps 'git\+https://example.org/gone'"):
+        gone.adapter({"gone.kernel:attend": "q"})(idle).subject()
 
 
 def test_the_list_names_kernels_versions_and_what_is_left_out() -> None:

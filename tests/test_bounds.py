@@ -218,6 +218,27 @@ def test_errors_name_what_is_known():
         rounding("int8", platform("sm90"))
 
 
+@pytest.mark.parametrize("size", [100, 1000, 10000])
+def test_a_weight_of_nothing_may_be_half_where_scores_err_by_hundreds(size):
+    q, rounded = (np.float32([1.0, second]).reshape(1, 1, 2) for second in (1.1, 1.0))  # 1.1 in e5m2 is 1
+    k, v = np.zeros((2, 1, 2), dtype=np.float32), np.float32([1.0, -1.0]).reshape(2, 1, 1)
+    k[1] = size, -size
+    lost, _ = float64.attention(rounded, k, v, **PLAIN | {"scale": 1.0})
+    assert lost.item() == 0.0
+    assert not exceeds(np.float32(lost), bound_of(q, k, v, Arithmetic(scaled_q_dtype="e5m2"), scale=1.0)).any()
+    assert exceeds(np.float32(lost), bound_of(q, k, v, scale=1.0)).any()
+
+
+@pytest.mark.parametrize("scale", [0.25, 4.0])
+def test_a_q_that_fp8_cannot_tell_from_nothing_is_allowed_for_at_any_scale(scale):
+    q, k, v = (np.full((2, 1, 8), value, dtype=np.float32) for value in (2.0**-10, 1.0, 1.0))
+    k[1], v[1] = 0.0, -1.0  # the second key's score stays 0, the first's is lost with q
+    bound = bound_of(q, k, v, Arithmetic(scaled_q_dtype="e4m3"), scale=scale)
+    lost, _ = float64.attention(np.zeros_like(q), k, v, **PLAIN | {"scale": scale})
+    assert not exceeds(np.float32(lost), bound).any()
+    assert exceeds(np.float32(lost), bound_of(q, k, v, scale=scale)).any()
+
+
 def test_a_platform_decides_how_a_cast_errs():
     assert rounding("bfloat16", platform("sm90"))[0] == 2.0**-8
     assert rounding("bfloat16", platform("interpreter"))[0] == 2.0**-7

@@ -23,7 +23,9 @@ def dots(
     at = tl.arange(0, 16)[:, None] * D + tl.arange(0, D)[None, :]
     keys = tl.arange(0, N)[:, None] * D + tl.arange(0, D)[None, :]
     query = tl.load(q + at)
-    if SCALED_Q == "cast":
+    if SCALED_Q == "as K":
+        query = query.to(k.dtype.element_ty)
+    elif SCALED_Q == "cast":
         query = (query.to(tl.float32) * scale).to(query.dtype)
     elif SCALED_Q == "own":
         query = query * scale.to(query.dtype)
@@ -132,6 +134,20 @@ def test_a_q_that_is_scaled_in_16_bits_or_cast_afterwards_is_read(how: str) -> N
     assert of_dots(torch.float16, SCALED_Q=how).arithmetic.scaled_q_dtype == "float16"
     assert of_dots(torch.float32, SCALED_Q=how).arithmetic.scaled_q_dtype == "float32"
     assert of_dots(torch.float16).arithmetic.scaled_q_dtype == "float32"
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float8_e4m3fn, "e4m3"), (torch.float8_e5m2, "e5m2")])
+def test_a_q_that_is_cast_to_the_fp8_of_the_cache_is_read_and_named_with_its_line(
+    dtype: torch.dtype, name: str
+) -> None:
+    out, q, k, v = (torch.zeros(N, N, dtype=torch.float16) for _ in range(4))
+    with gridsim.active() as trace:
+        dots[(1,)](out, q, k.to(dtype), v, 0.25, N, N, "as K", True, False, False, None)
+    found = reading(trace)
+    assert found.arithmetic.scaled_q_dtype == name
+    (note,) = found.notes
+    assert note.startswith(f"q is rounded to {name}, the type of the cache, at test_reading.py:")
+    assert of_dots(torch.float16, SCALED_Q="as K").arithmetic.scaled_q_dtype == "float32", "a cast that changes nothing"
 
 
 def test_scores_that_are_rounded_before_the_exponential_are_read() -> None:

@@ -11,7 +11,7 @@ from harness.case import NEW_KV, Case, Hints, Op, Seq, Slots, States, Tile, repl
 from harness.profiles import KV_DTYPES, Profile, useful
 from harness.strategies import cases
 from harness.subjects import declare, declines
-from harness.traits import BY_NAME, RUNGS, TRAITS, Trait, rung, traits
+from harness.traits import BY_NAME, RUNGS, TRAITS, Trait, avoidable, rung, traits
 
 SHARED = (Seq(kv_len=40, tag=4), Seq(kv_len=33, tag=2, shares_prefix_with=4, shared_blocks=2))
 
@@ -170,3 +170,12 @@ def test_traits_are_told_apart_and_stand_on_rungs() -> None:
     assert list(BY_NAME) == [trait.name for trait in TRAITS]
     assert set(BY_NAME) == set(WITH)
     assert {trait.rung for trait in TRAITS} == set(RUNGS)
+
+
+def test_what_every_case_of_a_subject_has_puts_none_on_a_higher_rung() -> None:
+    dense = Case(op="extend", seqs=(Seq(query_len=2, kv_len=2),), new_kv="dense", num_q_heads=2, dtype="float16")
+    either = declare(op="extend", new_kv=("in_cache", "dense"))
+    only = declare(op="extend", new_kv=("dense",), dtypes=("float16",))
+    assert (rung(traits(dense)), rung(avoidable(dense, either)), rung(avoidable(dense, only))) == (6, 6, 4)
+    assert "float16" in avoidable(dense, only), "the rung of types has the cases of a subject of one type"
+    assert "GQA" not in avoidable(dense, declare(op="extend", groups=(2,)))

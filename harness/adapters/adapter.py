@@ -12,6 +12,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from harness.adapters.light import import_module
+from harness.case import Case
 from harness.subjects import Declaration, Subject, WrongUse, declare
 
 Stubs = Mapping[str, Mapping[str, Any]]
@@ -29,6 +30,8 @@ class Project:
     #: With a function here the package is loaded lightly: no `__init__` runs, and of the modules it names there is only
     #: what it says. It is called when a kernel is loaded, so it may import torch.
     stubs: Callable[[], Stubs] | None = None
+    #: What pip is to install, where that is not the distribution in these versions.
+    source: str = ""
 
     @property
     def installed(self) -> str:
@@ -41,6 +44,11 @@ class Project:
             return "unknown"
 
     @property
+    def wanted(self) -> str:
+        """What pip is to install."""
+        return self.source or f"{self.distribution}{self.versions}"
+
+    @property
     def about(self) -> str:
         """What is tested, with a word where nobody looked at this version yet."""
         known = self.installed[:1].isdigit() and self.installed in SpecifierSet(self.versions, prereleases=True)
@@ -51,17 +59,19 @@ class Project:
         calls: Mapping[str, str],
         not_drawn: tuple[str, ...] = (),
         corners: Mapping[str, str] | None = None,
+        limits: Callable[[Case], str | None] | None = None,
         **declared: Any,
     ) -> Callable[[Callable[..., Any]], "Adapter"]:
         """Make the function below the adapter of a kernel.
 
         `calls` names each function that it calls, as `module:function` or `module:Class.method`, with the parameters
         that it passes. The adapter's function gets these functions (or classes, once each) in this order, then inputs.
-        `not_drawn` says what of the kernel no case asks; `corners` by the name of a declaration, why it is as it is.
+        `not_drawn` says what of the kernel no case asks; `corners` by the name of a declaration, why it is as it is;
+        `limits` why the kernel cannot do a case, where no declaration can say it, or None.
         """
         said = {"not_drawn": not_drawn, "corners": dict(corners or {})}
         declaration = declare(**said, **declared)
-        return lambda function: Adapter(self, function, dict(calls), declaration)
+        return lambda function: Adapter(self, function, dict(calls), declaration, limits)
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ class Adapter:
     function: Callable[..., Any]
     calls: Mapping[str, str]
     declaration: Declaration = field(default_factory=Declaration)
+    limits: Callable[[Case], str | None] | None = None
 
     @property
     def name(self) -> str:
@@ -83,10 +94,10 @@ class Adapter:
         if not self.project.installed:
             raise WrongUse(
                 f"subject {self.name!r} needs {self.project.package}, which is not installed here: "
-                f"python -m pip install --no-deps '{self.project.distribution}{self.project.versions}'"
+                f"python -m pip install --no-deps '{self.project.wanted}'"
             )
         declaration = msgspec.structs.replace(self.declaration, about=self.project.about)
-        return Subject(self.name, declaration, partial(self.function, *self._kernels()))
+        return Subject(self.name, declaration, partial(self.function, *self._kernels()), limits=self.limits)
 
     def _kernels(self) -> Iterator[Callable[..., Any]]:
         """What the adapter's function calls, each signature bound before anything runs."""

@@ -7,7 +7,8 @@ stub names hold nothing but what the stub says.
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
@@ -22,11 +23,29 @@ def import_module(name: str, package: str, stubs: Callable[[], Stubs] | None = N
     """The module, loaded lightly where `stubs` is given, unless its package is loaded already.
 
     What a kernel imports while it runs must be found as well, so the finder stays for the life of the process: one
-    that needs the whole package imports it before this. Raises what the module raises.
+    that needs the whole package imports it before this. A stub of another package that is not installed is there only
+    while the module is read. Raises what the module raises.
     """
+    given = stubs() if stubs is not None else {}
     if stubs is not None and package not in sys.modules:
-        sys.meta_path.insert(0, Finder(package, stubs()))
-    return importlib.import_module(name)
+        sys.meta_path.insert(0, Finder(package, given))
+    others = {other: names for other, names in given.items() if other.partition(".")[0] != package}
+    with _lent(others):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _lent(stubs: Stubs) -> Iterator[None]:
+    """Modules of packages that are not there, for a while."""
+    missing = [name for name in stubs if name not in sys.modules and find_spec(name) is None]
+    for name in missing:
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(stubs[name])
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
 
 
 class Finder(MetaPathFinder):
