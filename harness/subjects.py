@@ -92,11 +92,15 @@ class Subject:
     declaration: Declaration
     run: Callable[[Any], Any]
     validate: Callable[[Any], None] | None = None
+    limits: Callable[[Case], str | None] | None = None  # why it cannot do a case, where no declaration can say it
 
     def declines(self, case: Case) -> str | None:
         """Why this subject cannot do the case, or None."""
-        earlier = case.before and declines(self.declaration, case.before)
-        return declines(self.declaration, case) or (f"the call before it: {earlier}" if earlier else None)
+        earlier = case.before and self._declines(case.before)
+        return self._declines(case) or (f"the call before it: {earlier}" if earlier else None)
+
+    def _declines(self, case: Case) -> str | None:
+        return declines(self.declaration, case) or (self.limits(case) if self.limits else None)
 
 
 def subject(op: str = "decode", **declared: Any) -> Callable[[Function], Function]:

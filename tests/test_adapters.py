@@ -159,6 +159,19 @@ def test_corners_explain_declarations_only() -> None:
         declare(corners={"emptyrows": "NaN"})
 
 
+def test_what_no_declaration_can_say_is_declined_with_the_adapters_reason(strange: Path) -> None:
+    def limits(case: Case) -> str | None:
+        return "odd numbers of heads are not taken" if case.num_q_heads % 2 else None
+
+    adapter = STRANGE.adapter({"strange.kernel:attend": "q k"}, limits=limits)(lambda attend, inputs: None)
+    subject = adapter.subject()
+    assert subject.declines(Case(num_q_heads=2, num_kv_heads=2)) is None
+    assert subject.declines(Case()) == "odd numbers of heads are not taken"
+    later = Case(num_q_heads=2, num_kv_heads=2, before=Case())
+    assert subject.declines(later) == "the call before it: odd numbers of heads are not taken"
+    assert run_case(Case(), subject, "gridsim").declined == "odd numbers of heads are not taken"
+
+
 def ran(executors: tuple[str, ...] | None) -> Result:
     declaration = declare(op="cache_write", executors=executors)
     return run_case(Case(op="cache_write"), Subject("tests.idle", declaration, lambda inputs: None), "gridsim")

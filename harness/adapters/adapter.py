@@ -12,6 +12,7 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 
 from harness.adapters.light import import_module
+from harness.case import Case
 from harness.subjects import Declaration, Subject, WrongUse, declare
 
 Stubs = Mapping[str, Mapping[str, Any]]
@@ -51,17 +52,19 @@ class Project:
         calls: Mapping[str, str],
         not_drawn: tuple[str, ...] = (),
         corners: Mapping[str, str] | None = None,
+        limits: Callable[[Case], str | None] | None = None,
         **declared: Any,
     ) -> Callable[[Callable[..., Any]], "Adapter"]:
         """Make the function below the adapter of a kernel.
 
         `calls` names each function that it calls, as `module:function` or `module:Class.method`, with the parameters
         that it passes. The adapter's function gets these functions (or classes, once each) in this order, then inputs.
-        `not_drawn` says what of the kernel no case asks; `corners` by the name of a declaration, why it is as it is.
+        `not_drawn` says what of the kernel no case asks; `corners` by the name of a declaration, why it is as it is;
+        `limits` why the kernel cannot do a case, where no declaration can say it, or None.
         """
         said = {"not_drawn": not_drawn, "corners": dict(corners or {})}
         declaration = declare(**said, **declared)
-        return lambda function: Adapter(self, function, dict(calls), declaration)
+        return lambda function: Adapter(self, function, dict(calls), declaration, limits)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Adapter:
     function: Callable[..., Any]
     calls: Mapping[str, str]
     declaration: Declaration = field(default_factory=Declaration)
+    limits: Callable[[Case], str | None] | None = None
 
     @property
     def name(self) -> str:
@@ -86,7 +90,7 @@ class Adapter:
                 f"python -m pip install --no-deps '{self.project.distribution}{self.project.versions}'"
             )
         declaration = msgspec.structs.replace(self.declaration, about=self.project.about)
-        return Subject(self.name, declaration, partial(self.function, *self._kernels()))
+        return Subject(self.name, declaration, partial(self.function, *self._kernels()), limits=self.limits)
 
     def _kernels(self) -> Iterator[Callable[..., Any]]:
         """What the adapter's function calls, each signature bound before anything runs."""
