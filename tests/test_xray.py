@@ -526,3 +526,13 @@ def test_states_that_are_not_named_are_not_said_to_be_empty() -> None:
     both = replace(case, states=States(partition=(1, 1), empty=(0, 1)))
     told = explained(both, lambda inputs: tuple(x * float("nan") for x in merge(inputs)))
     assert any("every state is empty" in words for words in told)
+
+
+def test_a_query_that_stands_where_a_top_left_mask_would_put_it_is_not_said_to_stand_elsewhere() -> None:
+    def blind(inputs: Any) -> Any:
+        return extend(dataclasses.replace(inputs, window=(1, 0)))
+
+    case = Case(op="extend", seqs=(Seq(query_len=3, kv_len=3),), causal=False, window=(1, 1))
+    told = explained(case, blind)
+    assert any(words.endswith("has weight 0: the last of what the query sees") for words in told), told
+    assert not any("top-left" in words for words in told)
