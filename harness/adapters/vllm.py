@@ -80,8 +80,12 @@ def _scales(inputs: Any) -> tuple[Any, Any]:
     return one, one
 
 
-def _one_scale(case: Case) -> str | None:
-    return "the kernel has one scale per cache, not one per head" if case.scale_granularity == "head" else None
+def _cache_limits(case: Case) -> str | None:
+    if case.scale_granularity == "head":
+        return "the kernel has one scale per cache, not one per head"
+    if (case.dtype, case.kv_dtype, case.values) == ("float16", "e5m2", "edges") and max(case.k_scale, case.v_scale) > 1:
+        return "what lies in the cache is made float16 and must fit, its scale included"
+    return None
 
 
 def _bytes() -> Any:
@@ -113,7 +117,7 @@ def _unified_limits(case: Case) -> str | None:
         return "ALiBi is a multiple of key - query, also for keys behind the query"
     if case.alibi and case.sinks and any(seq.query_len > 1 for seq in case.seqs):
         return "ALiBi counts from the first query of a chunk, so that a sink weighs otherwise in later rows"
-    return _one_scale(case)
+    return _cache_limits(case)
 
 
 def _split_limits(case: Case) -> str | None:
@@ -233,7 +237,7 @@ def _context_limits(case: Case) -> str | None:
         return "ALiBi takes new tokens from dense rows"
     if case.head_dim % _packed(case.cache_dtype):
         return "a head of K is packed in vectors of 16 bytes"
-    return _one_scale(case)
+    return _cache_limits(case)
 
 
 def _packed(dtype: str) -> int:
@@ -256,15 +260,13 @@ def _packed(dtype: str) -> int:
     | dict.fromkeys(
         ("empty_rows", "padding_rows"),
         f"a sequence has as many tokens as queries, or more: {SOURCE}/prefix_prefill.py#L199",
-    )
-    | {"q_layouts": f"rows of q, K, V and out have offsets of 32 bits: {SOURCE}/prefix_prefill.py#L219"},
+    ),
     window=True,
     alibi=True,
     sinks=True,
     out=True,
     non_causal=True,
     kv_dtypes=("same", "e4m3", "e5m2"),
-    q_layouts=("contiguous", "fused_qkv", "transposed_heads"),
     new_kv=("in_cache", "dense"),
     empty_rows=False,
     batch_invariant=True,
@@ -317,7 +319,7 @@ def _decode_limits(case: Case) -> str | None:
         return "of MLA, what K has beyond V goes into a tl.dot of its own, which takes no fewer than 16 dims"
     if case.dtype == "float16" and case.group == 1 and case.values in EXTREME:
         return "with one query head per KV head, q·k is summed in float16 and overflows"
-    return _one_scale(case)
+    return _cache_limits(case)
 
 
 @VLLM.adapter(
@@ -328,19 +330,15 @@ def _decode_limits(case: Case) -> str | None:
         )
     },
     limits=_decode_limits,
-    corners=dict.fromkeys(
-        ("empty_rows", "padding_rows"),
-        f"a sequence without keys is 0 / 0: {SOURCE}/triton_decode_attention.py#L626",
-    )
-    | {"q_layouts": f"rows of q and out have offsets of 32 bits: {SOURCE}/triton_decode_attention.py#L331"},
+    corners={"empty_rows": f"a sequence without keys is 0 / 0: {SOURCE}/triton_decode_attention.py#L626"},
     softcap=True,
     lse=True,
     out=True,
     head_dim_v=True,
     mla=True,
     splits=True,
+    padding_rows=True,
     kv_dtypes=("same", "e4m3", "e5m2"),
-    q_layouts=("contiguous", "fused_qkv", "transposed_heads"),
     empty_rows=False,
     batch_invariant=True,
     fixed_splits=True,
@@ -381,7 +379,7 @@ def decode_attention_fwd(kernel: Any, inputs: Any) -> Any:
         )
     },
     op="cache_write",
-    limits=_one_scale,
+    limits=_cache_limits,
     not_drawn=("the head-major layout of five dimensions", "interleaved V"),
     corners={
         "kv_dtypes": f"a cache of e5m2 is written as e4m3: {SOURCE}/triton_reshape_and_cache_flash.py#L423",
