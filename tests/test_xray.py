@@ -232,6 +232,18 @@ def test_an_output_that_is_never_finite_is_told_apart_from_one_whose_score_is_no
     assert "a score is not, or what is read" in explained(TWO, by_score)[0]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_product_that_float16_cannot_hold_is_told_where_it_may_be_summed_in_it(dtype: str) -> None:
+    def in_float16(inputs: Any) -> Any:
+        products = (inputs.q[:, 0].float() @ gather(inputs, 0)[0][:, 0].float().T).half() * 0
+        return right(inputs) + products.sum()
+
+    case = Case(head_dim=256, dtype=dtype, values="far_below", scale=1.0)
+    told = explained(case, in_float16)
+    assert any("its exp overflows where the largest is not subtracted" in words for words in told), told
+    assert any("where it is summed in float16" in words for words in told) is (dtype == "float16")
+
+
 def test_the_block_of_another_sequence_is_named_with_its_owner() -> None:
     def run(inputs: Any) -> Any:
         inputs = type(inputs)(**{**vars(inputs), "block_tables": inputs.block_tables.clone()})
