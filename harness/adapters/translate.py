@@ -31,6 +31,14 @@ def freed_blocks(tables: Any, block_size: int, inputs: Any) -> Any:
     return tables.where(columns >= gone, tables.gather(1, gone.long()))
 
 
+def starts_without_padding(inputs: Any) -> Any:
+    """query_starts [seqs + 1] where a graph's padding rows have no query: their tokens come after all others."""
+    lens = (inputs.query_starts[1:] - inputs.query_starts[:-1]) * (inputs.kv_lens > 0)
+    starts = inputs.query_starts.new_zeros(len(inputs.query_starts))
+    starts[1:] = lens.cumsum(0)
+    return starts
+
+
 @contextmanager
 def generation(tensor: Any, capability: tuple[int, int]) -> Iterator[None]:
     """Where there is no GPU, what torch says of one when a wrapper asks it how to launch."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.adapters.adapter import Project, Stubs
-from harness.adapters.translate import aligned_table, freed_blocks, generation
+from harness.adapters.translate import aligned_table, freed_blocks, generation, starts_without_padding
 from harness.case import Case
 from harness.profiles import EXTREME
 
@@ -66,6 +66,13 @@ def _out(inputs: Any) -> Any:
     if inputs.out is not None:
         return inputs.out
     return inputs.q.new_empty(*inputs.q.shape[:2], inputs.v_cache.shape[3])
+
+
+def _nobodys_are_0(out: Any, starts: Any) -> Any:
+    """The output with 0 in the rows of a graph's padding, which the kernel leaves alone."""
+    if int(starts[-1]) < len(out):
+        out[int(starts[-1]) :] = 0
+    return out
 
 
 def _cache_name(inputs: Any) -> str:
@@ -154,7 +161,7 @@ _UNIFIED_DECLARED: dict[str, Any] = {
 }
 
 
-def _unified(kernel: Any, inputs: Any, **split: Any) -> Any:
+def _unified(kernel: Any, inputs: Any, starts: Any, **split: Any) -> Any:
     out, block_size = _out(inputs), inputs.k_cache.shape[1]
     seqs, heads = len(inputs.kv_lens), inputs.k_cache.shape[2]
     scales = {"k_descale": None, "v_descale": None, "kv_quant_mode": 0}
@@ -166,7 +173,7 @@ def _unified(kernel: Any, inputs: Any, **split: Any) -> Any:
         k=inputs.k_cache,
         v=inputs.v_cache,
         out=out,
-        cu_seqlens_q=inputs.query_starts,
+        cu_seqlens_q=starts,
         max_seqlen_q=inputs.max_query_len,
         seqused_k=inputs.kv_lens,
         max_seqlen_k=inputs.max_kv_len,
@@ -197,32 +204,38 @@ def _unified(kernel: Any, inputs: Any, **split: Any) -> Any:
 )
 def unified_attention(kernel: Any, inputs: Any) -> Any:
     """The unsplit kernel (2D). Block tables are widened to 128 tokens and freed blocks called 0, as the server does."""
-    return _unified(kernel, inputs)
+    return _unified(kernel, inputs, inputs.query_starts)
 
 
 @VLLM.adapter(
     {f"{OPS}.triton_unified_attention:unified_attention": f"{_UNIFIED} {_SPLIT}"},
     limits=_split_limits,
-    corners=dict.fromkeys(
-        ("empty_rows", "padding_rows"),
-        f"rows of a sequence without keys are not written: {SOURCE}/triton_unified_attention.py#L737",
-    ),
+    corners={
+        "empty_rows": f"rows of a sequence without keys are not written: {SOURCE}/triton_unified_attention.py#L737"
+    },
+    padding_rows=True,
     **_UNIFIED_DECLARED,
 )
 def unified_attention_split(kernel: Any, inputs: Any) -> Any:
-    """The split kernel (3D) and `reduce_segments`, with 16 segments; a call that would not be split is declined."""
+    """The split kernel (3D) and `reduce_segments`, with 16 segments; a call that would not be split is declined.
+
+    Padding rows have no query and come after all others, as the server has them; the kernel leaves their output alone.
+    """
     rows, heads, dim = inputs.q.shape
     padded = 1 << (dim - 1).bit_length()
     scratch = inputs.sinks if inputs.sinks is not None else inputs.q.new_empty(0).float()
-    return _unified(
+    starts = starts_without_padding(inputs)
+    out = _unified(
         kernel,
         inputs,
+        starts,
         seq_threshold_3D=rows + len(inputs.kv_lens),
         num_par_softmax_segments=SEGMENTS,
         softmax_segm_output=scratch.new_empty(rows, heads, SEGMENTS, padded),
         softmax_segm_max=scratch.new_empty(rows, heads, SEGMENTS),
         softmax_segm_expsum=scratch.new_empty(rows, heads, SEGMENTS),
     )
+    return _nobodys_are_0(out, starts)
 
 
 # --- context_attention_fwd ---------------------------------------------------------------------------------------
@@ -257,10 +270,8 @@ def _packed(dtype: str) -> int:
     corners={
         "slid_out": f"V before the window is multiplied by 0, so it must be finite: {SOURCE}/prefix_prefill.py#L345",
     }
-    | dict.fromkeys(
-        ("empty_rows", "padding_rows"),
-        f"a sequence has as many tokens as queries, or more: {SOURCE}/prefix_prefill.py#L199",
-    ),
+    | {"empty_rows": f"a sequence has as many tokens as queries, or more: {SOURCE}/prefix_prefill.py#L199"},
+    padding_rows=True,
     window=True,
     alibi=True,
     sinks=True,
@@ -274,7 +285,8 @@ def _packed(dtype: str) -> int:
 def context_attention_fwd(kernel: Any, inputs: Any) -> Any:
     """`prefix_prefill.py`: a prefix in the cache, then new tokens, dense or cached.
 
-    The packed K is a view of ours, and block tables are widened to 128 tokens, as the server does.
+    The packed K is a view of ours. As the server has them, block tables are as wide as 128 tokens, and padding rows
+    have no query and come after all others; the kernel leaves their output alone.
     """
     out, name, block_size = _out(inputs), _cache_name(inputs), inputs.k_cache.shape[1]
     k_scale, v_scale = _scales(inputs)
@@ -282,7 +294,7 @@ def context_attention_fwd(kernel: Any, inputs: Any) -> Any:
     if name == "fp8_e5m2":  # it asks for bytes, or for e4m3
         caches = tuple(cache.view(_bytes()) for cache in caches)
     k_cache, v_cache = caches
-    packed = 16 // k_cache.element_size()
+    packed, starts = 16 // k_cache.element_size(), starts_without_padding(inputs)
     kernel(
         q=inputs.q,
         k=inputs.k_new,
@@ -292,7 +304,7 @@ def context_attention_fwd(kernel: Any, inputs: Any) -> Any:
         k_cache=k_cache.unflatten(3, (-1, packed)).permute(0, 2, 3, 1, 4),
         v_cache=v_cache.permute(0, 2, 3, 1),
         b_loc=aligned_table(inputs.block_tables, block_size, TABLE_TOKENS),
-        b_start_loc=inputs.query_starts,
+        b_start_loc=starts,
         b_seq_len=inputs.kv_lens,
         max_seq_len=inputs.max_kv_len,
         max_input_len=inputs.max_query_len,
@@ -304,7 +316,7 @@ def context_attention_fwd(kernel: Any, inputs: Any) -> Any:
         sinks=inputs.sinks,
         causal=inputs.causal,
     )
-    return out
+    return _nobodys_are_0(out, starts)
 
 
 # --- decode_attention_fwd ----------------------------------------------------------------------------------------
