@@ -27,7 +27,7 @@ def test_a_table_that_is_wide_enough_is_not_copied() -> None:
 
 
 def test_blocks_before_the_window_of_all_queries_are_named_as_the_first_that_is_left() -> None:
-    # The queries of sequence 0 stand at 18 and 19 and see from 14 on: a block of 10 tokens is gone. Sequence 1 sees all.
+    # The queries of sequence 0 stand at 18 and 19 and see from 14 on: a block of 10 tokens is gone.
     lens = {"kv_lens": torch.tensor([20, 5]), "query_starts": torch.tensor([0, 2, 7])}
     inputs = three_tokens.given(**lens, window=(4, -1))
     assert freed_blocks(TABLE, 10, inputs).tolist() == [[1, 1, -1], [2, 5, 4]]
