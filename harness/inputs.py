@@ -285,6 +285,7 @@ def _states(case: Case) -> dict[str, Tensor | None]:
     state_outs = strided(outs.shape, _state_strides(case, outs.shape), case.dtype)
     state_outs.view[...] = values.cast(outs, case.dtype)
     state_outs.state[~np.isnan(outs)] = LIVE
+    _poison_rows(case, state_outs, (state_outs.state == DEAD).all(axis=(1, 2, 3)))
     state_lses = strided(lses.shape, _state_strides(case, (*lses.shape, 1))[:-1], "float32")
     _write(state_lses, ..., lses)
     return {"state_outs": state_outs, "state_lses": state_lses}

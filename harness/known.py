@@ -14,7 +14,10 @@ from harness.traits import BY_NAME, traits
 
 
 class Known(Record, frozen=True):
-    """One entry of `known.toml`. It matches findings of its subject and family on cases with all of its traits."""
+    """One entry of `known.toml`. It matches findings of its subject and family on cases with all of its traits.
+
+    Where a finding is of a changed case, as a law makes it, the traits of that case count.
+    """
 
     subject: str
     family: str
@@ -29,7 +32,8 @@ class Known(Record, frozen=True):
         """Whether the finding is this one, here, and today."""
         here = not self.platforms or platform in self.platforms
         is_it = same(self.subject, found.subject) and self.family == found.finding.family
-        return here and is_it and set(self.traits) <= traits(found.case) and not self.expired()
+        names = traits(found.case) | set(found.finding.beyond)
+        return here and is_it and set(self.traits) <= names and not self.expired()
 
     def expired(self) -> bool:
         """Whether its day has passed."""

@@ -8,6 +8,8 @@ from harness.probe import Look, quiet
 
 #: exp of more than this is beyond float32.
 LARGEST = 88.7
+#: The largest number of float16.
+LARGEST_FLOAT16 = 65504.0
 
 
 def told(case: Case, look: Look) -> str:
@@ -18,8 +20,18 @@ def told(case: Case, look: Look) -> str:
         return f"{times}, and without the softcap it is finite: an exponential in its tanh overflows"
     if largest > LARGEST:
         what = "an lse" if case.op == "merge" else "a score"
-        return f"{what} is {largest:.4g}: its exp overflows where the largest is not subtracted"
+        return f"{what} is {largest:.4g}: its exp overflows where the largest is not subtracted" + _in_float16(
+            case, largest
+        )
     return "a score is not, or what is read"
+
+
+def _in_float16(case: Case, largest: float) -> str:
+    """What else may overflow: a sum of products, before the scale makes it smaller."""
+    product = largest / case.softmax_scale
+    if case.op == "merge" or case.dtype != "float16" or product <= LARGEST_FLOAT16:
+        return ""
+    return f", and q·k, which is {product:.4g} before the scale, where it is summed in float16"
 
 
 def of_lse(lse: float) -> tuple[str, ...]:

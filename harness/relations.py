@@ -7,6 +7,7 @@ from harness.bounds import Bound, exceeds
 from harness.case import FAR, Case, replace
 from harness.executors.base import Conditions, Observed, bits
 from harness.results import Finding
+from harness.subjects import has_rows_of_nobody
 
 Takes = Callable[[Case], bool]
 
@@ -36,7 +37,7 @@ def _others(field: str, *options: str) -> Callable[[Case], Iterable[Case]]:
 def _other_rows(*options: str) -> Callable[[Case], Iterable[Case]]:
     """Of a case that can have rows which are nobody's."""
     others = _others("row_poison", *options)
-    return lambda case: others(case) if case.padding_rows or case.new_kv == "dense" else ()
+    return lambda case: others(case) if has_rows_of_nobody(case) else ()
 
 
 def renumbered(case: Case) -> Iterator[Case]:
@@ -76,7 +77,7 @@ def _dead(*poisons: str) -> tuple[Relation, ...]:
             "re-poisoned rows",
             "dead data read",
             _other_rows(*poisons),
-            "q, K or V of rows that are nobody's was changed",
+            "rows that are nobody's were changed (of q, K and V, or of an empty state)",
             "a padding row that is computed with",
         ),
         Relation(

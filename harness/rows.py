@@ -263,7 +263,8 @@ class Row:
         if tokens[0] >= self.case.paged_len(self.case.batch[self.sequence]):
             return "a dense new token that is not read where it lies"
         kept = seen[-count - 1] if len(seen) > count else -1
-        if tokens[-1] == seen[-1] and count < len(seen) and self.case.op != "decode" and kept == self.query:
+        aligned = self.case.op != "decode" and kept == self.query != self.position
+        if tokens[-1] == seen[-1] and count < len(seen) and aligned:
             return f"as if the query stood at position {kept}, not {self.position}: a causal mask aligned top-left"
         if left >= 0 and count == 1 and tokens[0] == self.position - left:
             return "the first key of the window"

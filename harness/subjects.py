@@ -236,9 +236,14 @@ def features(case: Case) -> dict[str, bool]:
     }
 
 
+def has_rows_of_nobody(case: Case) -> bool:
+    """Whether some rows of what is given belong to nobody: a graph's padding, dense rows, empty states."""
+    return bool(case.padding_rows or case.new_kv == "dense" or (case.op == "merge" and case.states.empty))
+
+
 def _poisons(case: Case) -> set[str]:
     """What the case keeps where nobody may read."""
-    rows = {case.row_poison} if case.padding_rows or case.new_kv == "dense" else set()
+    rows = {case.row_poison} if has_rows_of_nobody(case) else set()
     return {case.k_poison, case.v_poison, case.spare_poison} | rows
 
 

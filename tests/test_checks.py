@@ -331,6 +331,7 @@ WRITE = Case(
     spare_blocks=1,
 )
 GATHER = Case(op="gather", seqs=lens(20, 3), num_kv_heads=2, num_q_heads=2, tile=Tile(start=5, end=24))
+EMPTY_STATES = [{"row_poison": poison} for poison in ("inf", "huge", "random_bits")]
 MERGE = Case(op="merge", num_q_heads=2, states=States(partition=(1, 2, 3), empty=(1,)), want_lse=True)
 
 
@@ -481,7 +482,7 @@ def merges(inputs: Any, base: float = np.e) -> Any:
     return out.to(inputs.state_outs.dtype), (lse / np.log(base)).float()
 
 
-@pytest.mark.parametrize("changes", [{}, {"states": States(empty=(0, 1))}, {"dtype": "float16"}])
+@pytest.mark.parametrize("changes", [{}, {"states": States(empty=(0, 1))}, {"dtype": "float16"}, *EMPTY_STATES])
 def test_no_check_blames_a_right_merge(changes: dict[str, Any]) -> None:
     case = replace(MERGE, **changes)
     for result in (of_operation(case, merges), run_case(case, subjects.from_function(ours.merge), "gridsim")):
@@ -499,6 +500,17 @@ def test_a_merge_that_reads_an_empty_state_is_not_finite() -> None:
         return out + 0 * inputs.state_outs[1], lse
 
     assert "not finite" in {finding.kind for finding in of_operation(MERGE, run).findings}
+
+
+def test_a_merge_that_counts_an_empty_state_is_found_with_finite_poison_as_well() -> None:
+    def run(inputs: Any) -> Any:
+        out, lse = merges(inputs)
+        return out + 1e-30 * inputs.state_outs[1], lse
+
+    finite = replace(MERGE, k_poison="huge", v_poison="huge", spare_poison="huge", row_poison="huge")
+    declared = subjects.declare(op="merge", lse=True, finite_dead_slots=True)
+    result = run_case(finite, subjects.Subject("tests.merges", declared, run), "gridsim", thorough=True)
+    assert "accuracy" in {finding.kind for finding in result.findings}
 
 
 # --- dense new tokens --------------------------------------------------------------------------------------------

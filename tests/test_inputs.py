@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from harness import values
-from harness.case import Case, Seq, Slots, replace
+from harness.case import Case, Seq, Slots, States, replace
 from harness.executors.base import bits
 from harness.inputs import gathered, materialise
 from harness.profiles import Profile
@@ -268,6 +268,17 @@ def test_a_dense_row_without_a_position_is_dead():
         dead = (tensor.state == DEAD).all(axis=(1, 2))
         assert dead.tolist() == [False, False, False, True, True, False, False, True]
         assert (tensor.view[dead] == np.finfo(np.float32).max).all()
+
+
+@pytest.mark.parametrize("poison", ["nan", "inf", "huge", "random_bits"])
+def test_an_empty_state_holds_the_poison_of_rows_and_is_dead(poison):
+    made = materialise(Case(op="merge", states=States(partition=(1, 2), empty=(1,)), row_poison=poison)).inputs
+    full, empty = made.state_outs.view
+    assert (made.state_outs.state[0] == LIVE).all()
+    assert (made.state_outs.state[1] == DEAD).all()
+    assert np.isfinite(full).all()
+    assert poison == "random_bits" or {"nan": np.isnan, "inf": np.isinf, "huge": np.isfinite}[poison](empty).all()
+    assert (bits(empty) != bits(full)).all()
 
 
 def test_rows_of_dense_v_lie_unlike_those_of_k_where_the_caches_do():

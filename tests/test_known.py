@@ -83,3 +83,12 @@ def test_a_malformed_file_is_refused_in_one_line_with_file_and_field(tmp_path, t
     assert str(refused.value).startswith(f"{path}: ")
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_trait_that_only_the_changed_case_of_a_law_has_counts():
+    beyond = Finding(kind="race", message="race for out", beyond=("window",))
+    found = Found(subject="mine.py:f", case=Case(causal=False), finding=beyond)
+    entry = known(family="race", traits=("window", "not causal"))
+    assert reason((entry,), found, "gridsim") == "being mended"
+    without = Found(subject="mine.py:f", case=Case(causal=False), finding=Finding(kind="race", message="race for out"))
+    assert not reason((entry,), without, "gridsim")

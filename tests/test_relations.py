@@ -104,7 +104,9 @@ def test_a_subject_that_looks_at_the_rows_of_a_graphs_padding_is_found_and_the_c
         "dead data read",
         "a padding row that is computed with",
     )
-    assert finding.message.endswith("moved when q, K or V of rows that are nobody's was changed")
+    assert finding.message.endswith(
+        "moved when rows that are nobody's were changed (of q, K and V, or of an empty state)"
+    )
     assert found(right, replace(RAGGED, padding_rows=1), padding_rows=True) == ()
 
 

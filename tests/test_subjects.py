@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 from attending import RAGGED, lens
 
-from harness.case import Case, Hints, Op, Seq, replace
+from harness.case import Case, Hints, Op, Seq, States, replace
 from harness.subjects import (
     SUBJECTS,
     Declaration,
@@ -220,6 +220,15 @@ def test_a_kernel_that_needs_finite_dead_slots_is_shown_finite_padding_rows() ->
     assert declines(declared, finite) is None
     assert declines(declared, replace(finite, padding_rows=1)) == "needs finite_dead_slots"
     assert declines(declared, replace(finite, padding_rows=1, row_poison="huge")) is None
+
+
+def test_a_merge_that_needs_finite_dead_slots_is_shown_finite_empty_states() -> None:
+    declared = declare(op="merge", lse=True, finite_dead_slots=True)
+    merge = Case(op="merge", k_poison="huge", v_poison="huge", spare_poison="huge", want_lse=True)
+    assert declines(declared, merge) is None
+    empty = replace(merge, states=States(partition=(1, 1), empty=(0,)))
+    assert declines(declared, empty) == "needs finite_dead_slots"
+    assert declines(declared, replace(empty, row_poison="huge")) is None
 
 
 def test_each_of_our_subjects_loads_and_its_name_tells_its_operation() -> None:

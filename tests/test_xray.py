@@ -232,6 +232,18 @@ def test_an_output_that_is_never_finite_is_told_apart_from_one_whose_score_is_no
     assert "a score is not, or what is read" in explained(TWO, by_score)[0]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_product_that_float16_cannot_hold_is_told_where_it_may_be_summed_in_it(dtype: str) -> None:
+    def in_float16(inputs: Any) -> Any:
+        products = (inputs.q[:, 0].float() @ gather(inputs, 0)[0][:, 0].float().T).half() * 0
+        return right(inputs) + products.sum()
+
+    case = Case(head_dim=256, dtype=dtype, values="far_below", scale=1.0)
+    told = explained(case, in_float16)
+    assert any("its exp overflows where the largest is not subtracted" in words for words in told), told
+    assert any("where it is summed in float16" in words for words in told) is (dtype == "float16")
+
+
 def test_the_block_of_another_sequence_is_named_with_its_owner() -> None:
     def run(inputs: Any) -> Any:
         inputs = type(inputs)(**{**vars(inputs), "block_tables": inputs.block_tables.clone()})
@@ -526,3 +538,13 @@ def test_states_that_are_not_named_are_not_said_to_be_empty() -> None:
     both = replace(case, states=States(partition=(1, 1), empty=(0, 1)))
     told = explained(both, lambda inputs: tuple(x * float("nan") for x in merge(inputs)))
     assert any("every state is empty" in words for words in told)
+
+
+def test_a_query_that_stands_where_a_top_left_mask_would_put_it_is_not_said_to_stand_elsewhere() -> None:
+    def blind(inputs: Any) -> Any:
+        return extend(dataclasses.replace(inputs, window=(1, 0)))
+
+    case = Case(op="extend", seqs=(Seq(query_len=3, kv_len=3),), causal=False, window=(1, 1))
+    told = explained(case, blind)
+    assert any(words.endswith("has weight 0: the last of what the query sees") for words in told), told
+    assert not any("top-left" in words for words in told)
