@@ -215,7 +215,8 @@ def _heads(groups: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 def _v_layouts(declared: Declaration) -> tuple[str, ...]:
     if not declared.kv_strides_apart:
         return ("same",)
-    return ("same", *_allowed(SOLO_LAYOUTS[1:], declared.layouts))
+    apart = declared.layouts and tuple(layout for layout in declared.layouts if layout not in JOINT_LAYOUTS)
+    return ("same", *_allowed(SOLO_LAYOUTS[1:], apart))
 
 
 _SIMPLE: dict[str, tuple[int, Any]] = {

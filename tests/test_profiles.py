@@ -104,6 +104,7 @@ def test_tokens_that_slide_out_are_not_missed_where_there_is_no_window() -> None
         ({"finite_dead_slots": True}, "poisons", ("huge",)),
         ({"padded_table": True}, "table_pads", ("zero", "other")),
         ({"kv_strides_apart": False}, "v_layouts", ("same",)),
+        ({"layouts": ("nhd", "kv_stacked")}, "v_layouts", ("same", "nhd")),
         ({"scales": False}, "scales", (None,)),
         ({"max_kv_len": 40}, "max_kv_len", 40),
         ({"max_kv_len": 10**6}, "max_kv_len", Profile().max_kv_len),
