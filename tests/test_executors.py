@@ -207,6 +207,7 @@ READ = {
     "one of several": lambda inputs: torch.cat([inputs.q.flatten(), inputs.k_cache.flatten()]),
     "a truth value": lambda inputs: bool(inputs.k_cache[0, 0, 0, 0]),
     "a copy into another": lambda inputs: torch.empty_like(inputs.k_cache).copy_(inputs.k_cache),
+    "something inside vmap": lambda inputs: torch.vmap(lambda row: row + 1)(inputs.k_cache),
 }
 
 

@@ -86,8 +86,15 @@ class TorchReads(TorchFunctionMode):
         returned = func(*args, **(kwargs or {}))
         if not self.seen and func.__name__ not in UNREAD:
             with torch._C.DisableTorchFunction():
-                self.seen = self._reads(args, kwargs or {}, returned)
+                self.seen = self._may_read(args, kwargs or {}, returned)
         return returned
+
+    def _may_read(self, args: Any, kwargs: Any, returned: Any) -> bool:
+        """Whether it reads; of the tensors inside `vmap` nobody can tell whose memory they are."""
+        try:
+            return self._reads(args, kwargs, returned)
+        except NotImplementedError:
+            return True
 
     def _reads(self, args: Any, kwargs: Any, returned: Any) -> bool:
         if self._addresses.isdisjoint(_address(tensor) for tensor in _tensors((args, kwargs))):
