@@ -138,7 +138,7 @@ SUBJECTS = {
 
 
 #: Projects whose kernels have adapters: their subjects are called PROJECT.KERNEL (`python -m harness.adapters`).
-PROJECTS = ("vllm",)
+PROJECTS = ("vllm", "torch", "flashinfer", "flash_attn")
 
 
 def is_adapted(name: str) -> bool:
