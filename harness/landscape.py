@@ -126,14 +126,14 @@ def plain(declared: Declaration) -> Case:
     lens = (min(2 * size + 3, longest), min(size, longest), min(5, longest))
     heads = (4, 2) if (4, 2) in whole.heads else whole.heads[0]
     return Case(
-        op=declared.op,
+        op=declared.op,  # type: ignore[arg-type]
         seqs=tuple(Seq(query_len=min(new, length), kv_len=length, tag=tag) for tag, length in enumerate(lens)),
         num_q_heads=heads[0],
         num_kv_heads=heads[1],
         head_dim=whole.head_dims[0],
         block_size=size,
         dtype=whole.dtypes[0],
-        kv_dtype=whole.kv_dtypes[0],  # type: ignore[arg-type]
+        kv_dtype=whole.kv_dtypes[0],
         new_kv=whole.new_kv[0],
         placement="shuffled" if "shuffled" in whole.placements else whole.placements[0],  # type: ignore[arg-type]
         table_dtype=whole.table_dtypes[0],  # type: ignore[arg-type]
