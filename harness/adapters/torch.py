@@ -19,7 +19,11 @@ _ATTENDING = {
     f"{_FLEX}:create_block_mask": "mask_mod B H Q_LEN KV_LEN device BLOCK_SIZE",
     f"{_FLEX}:AuxRequest": "lse",
 }
-_NOT_COMPILED = "the kernels that torch.compile makes (20 s for each shape on a CPU)"
+_NOT_DRAWN = (
+    "the kernels that torch.compile makes (some 20 s for each shape on a CPU)",
+    "a table that sequences have left (erase)",
+    "FP8 caches",
+)
 _DECLARED: dict[str, Any] = {
     "window": True,
     "softcap": True,
@@ -53,7 +57,7 @@ _DECLARED: dict[str, Any] = {
 }
 
 
-@TORCH.adapter(_ATTENDING, op="extend", not_drawn=(_NOT_COMPILED, "FP8 caches"), **_DECLARED)
+@TORCH.adapter(_ATTENDING, op="extend", not_drawn=_NOT_DRAWN, **_DECLARED)
 def paged_attention(pages: Any, flex: Any, create_mask: Any, aux: Any, inputs: Any) -> Any:
     """FlexAttention over a `PagedAttention` whose free list we set, so that it reserves the pages of our table."""
     return _attended(_reserved(pages, inputs), flex, create_mask, aux, inputs)
@@ -62,7 +66,7 @@ def paged_attention(pages: Any, flex: Any, create_mask: Any, aux: Any, inputs: A
 @TORCH.adapter(
     _ATTENDING | {f"{_PAGED}.assign": "batch_idx input_pos k_val v_val k_cache v_cache"},
     op="step",
-    not_drawn=(_NOT_COMPILED, "FP8 caches"),
+    not_drawn=_NOT_DRAWN,
     **_DECLARED | {"mla": False},
 )
 def paged_step(pages: Any, flex: Any, create_mask: Any, aux: Any, inputs: Any) -> Any:
@@ -73,7 +77,10 @@ def paged_step(pages: Any, flex: Any, create_mask: Any, aux: Any, inputs: Any) -
 
 
 def _reserved(pages: Any, inputs: Any) -> Any:
-    """Their page table with our pages: `reserve` takes from the end of the free list."""
+    """Their page table with our pages: `reserve` takes from the end of the free list.
+
+    It is a fresh one, since `erase` leaves a sequence's pages marked as its own (docs/findings/torch.md).
+    """
     import torch
 
     blocks, size = inputs.k_cache.shape[:2]

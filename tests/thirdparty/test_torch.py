@@ -1,8 +1,11 @@
 """PyTorch's paged attention on three tokens computed by hand; torch is always here, so these are in every run."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import three_tokens
 import torch
 from recorded import Recorder
 from three_tokens import LSES, NEAR, attending
+from torch.nn.attention.experimental._paged_attention import PagedAttention
 from torch.nn.attention.varlen import AuxRequest
 
 from harness.adapters import load
@@ -23,6 +27,7 @@ from harness.subjects import Subject
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
+FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
 BATCH = Case(
     op="extend",
     seqs=(Seq(query_len=3, kv_len=20), Seq(query_len=1, kv_len=5, tag=1), Seq(query_len=2, kv_len=2, tag=2)),
@@ -183,3 +188,20 @@ def test_varlen_attn_is_causal_by_the_right_side_of_its_window(
     kernel = Recorder((torch.zeros(3, 1, 16), None))
     varlen_attn.function(kernel, AuxRequest, attending(3, window=window, causal=causal))
     assert kernel.passed["window_size"] == passed
+
+
+@pytest.mark.thirdparty
+@pytest.mark.parametrize("script", sorted(FINDINGS.glob("torch_*.py")), ids=lambda path: path.stem)
+def test_every_finding_is_still_there(script: Path) -> None:
+    """When one is gone, its page and what is declared for it have to follow."""
+    ran = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stdout
+
+
+def test_the_table_is_fresh_since_erase_leaves_pages_behind() -> None:
+    """When this fails, `erase` is mended, and the adapter may use a table that sequences have left."""
+    pages = PagedAttention(n_pages=3, page_size=2, max_batch_size=1, device="cpu")
+    pages.reserve(torch.tensor([0]), torch.tensor([2]))
+    pages.erase(torch.tensor([0]))
+    assert (pages.physical_to_logical[0] >= 0).any()
