@@ -55,7 +55,7 @@ class Embedded:
     definitions: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, module: str, name: str) -> None:
-        """A definition of a module after all that it uses; decorators stay behind."""
+        """A definition of a module after all that it uses; what makes it an adapter stays behind."""
         if (module, name) in self.definitions:
             return
         source = _Source.of(module)
@@ -101,8 +101,9 @@ class _Source:
         return _Source(text.splitlines(), defined, imported)
 
     def text(self, node: ast.stmt) -> str:
-        """Its lines, from the `def` or the `class` on."""
-        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+        """Its lines, its decorators first."""
+        first = min([node.lineno, *(decorator.lineno for decorator in _decorators(node))])
+        return "\n".join(self.lines[first - 1 : node.end_lineno])
 
 
 def _defines(node: ast.stmt) -> Iterator[str]:
@@ -112,8 +113,19 @@ def _defines(node: ast.stmt) -> Iterator[str]:
     yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
+def _decorators(node: ast.stmt) -> list[ast.expr]:
+    """Its decorators, but for `@PROJECT.adapter(...)`, which stands first where it is."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return [one for one in decorators if not _makes_an_adapter(one)]
+
+
+def _makes_an_adapter(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return isinstance(called, ast.Attribute) and called.attr == "adapter"
+
+
 def _names(node: ast.stmt) -> set[str]:
-    """Every name that it mentions, but for its decorators."""
-    decorators = getattr(node, "decorator_list", [])
-    aside = {id(inner) for decorator in decorators for inner in ast.walk(decorator)}
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and id(inner) not in aside}
+    """Every name that it mentions."""
+    aside = {id(inner) for one in getattr(node, "decorator_list", []) for inner in ast.walk(one)}
+    kept = {inner.id for one in _decorators(node) for inner in ast.walk(one) if isinstance(inner, ast.Name)}
+    return kept | {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and id(inner) not in aside}

@@ -17,9 +17,9 @@ ADAPTERS = [adapter for project in PROJECTS for adapter in adapters(project).val
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module of ours and a helper of it."""
     (tmp_path / "harness_like.py").write_text(
-        "import math\nfrom math import pi, tau\nfrom collections import OrderedDict as Ordered\n\nHALF = pi / 2\n\n\n"
+        "import math\nfrom math import pi, tau\nfrom collections import OrderedDict as Ordered\nfrom functools import cache\n\nHALF = pi / 2\n\n\n"
         "def unused():\n    return tau\n\n\n"
-        "def sine(x):\n    return math.sin(x) + later(x)\n\n\ndef later(x):\n    return 0 if x < HALF else sine(0)\n"
+        "@cache\ndef sine(x):\n    return math.sin(x) + later(x)\n\n\ndef later(x):\n    return 0 if x < HALF else sine(0)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -30,10 +30,11 @@ def test_what_a_function_uses_comes_before_it_and_nothing_else_comes(parts: Path
     embedded = Embedded()
     embedded.add("harness_like", "sine")
     assert [name for _, name in embedded.definitions] == ["HALF", "later", "sine"]
-    assert list(embedded.imports) == ["from math import pi", "import math"]
+    assert list(embedded.imports) == ["from functools import cache", "from math import pi", "import math"]
     scope: dict[str, object] = {}
     exec(embedded.text(), scope)
     assert scope["sine"](0) == 0  # type: ignore[operator]
+    assert scope["sine"].cache_info().misses == 1, "its decorator came with it"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=[adapter.name for adapter in ADAPTERS])
