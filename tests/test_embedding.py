@@ -12,15 +12,30 @@ from harness.subjects import WrongUse
 
 ADAPTERS = [adapter for project in PROJECTS for adapter in adapters(project).values()]
 
+PARTS = """
+import math
+from math import pi, tau
+from collections import OrderedDict as Ordered
+from functools import cache
+
+HALF = pi / 2
+
+def unused():
+    return tau
+
+@cache
+def sine(x):
+    return math.sin(x) + later(x)
+
+def later(x):
+    return 0 if x < HALF else sine(0)
+"""
+
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module of ours and a helper of it."""
-    (tmp_path / "harness_like.py").write_text(
-        "import math\nfrom math import pi, tau\nfrom collections import OrderedDict as Ordered\nfrom functools import cache\n\nHALF = pi / 2\n\n\n"
-        "def unused():\n    return tau\n\n\n"
-        "@cache\ndef sine(x):\n    return math.sin(x) + later(x)\n\n\ndef later(x):\n    return 0 if x < HALF else sine(0)\n"
-    )
+    (tmp_path / "harness_like.py").write_text(PARTS)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     sys.modules.pop("harness_like", None)
