@@ -5,8 +5,10 @@ declaration says what is drawn, and this table says what would come out.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import click
 import msgspec
@@ -17,6 +19,7 @@ from harness.columns import markdown_table
 from harness.commands import Verb, one_line_errors
 from harness.corpus import versions
 from harness.fixed import fixed_cases, seed_of
+from harness.folders import PACKAGE
 from harness.pool import Died, Worker
 from harness.profiles import whole_profile
 from harness.results import SEVERITY, Finding, Result
@@ -24,9 +27,12 @@ from harness.subjects import SUBJECTS, Declaration, WrongUse
 
 #: Seconds for one question, and for one drawn case: both may compile.
 SECONDS = 60.0
-#: Drawn cases of each subject.
-CASES = 100
+#: Clean cases of each subject, and how many times as many are drawn at most where some are declined.
+CASES, MOST_DRAWN = 100, 4
 EXECUTOR = "gridsim"
+
+#: Files in which an error says that a kernel has no form for what was asked.
+ADAPTERS = {path.name for path in (PACKAGE / "adapters").glob("*.py")}
 
 #: What a finding is in a cell, by its kind; of any other kind, which needs a second call to show, nothing is told here.
 WORDS = {
@@ -51,13 +57,21 @@ WORDS = {
 }
 
 
+#: What an adapter does to its kernel's inputs as the project's server would, and what a question puts in its place.
+BARE: dict[str, Callable[..., Any]] = {
+    "aligned_table": lambda tables, *_: tables,
+    "starts_without_padding": lambda inputs: inputs.query_starts,
+}
+
+
 @dataclass(frozen=True)
 class Question:
-    """What is asked: how the plain case changes, and which declarations are set aside for it."""
+    """What is asked: how the plain case changes, and which declarations and translations are set aside for it."""
 
     name: str
     changes: Callable[[Case], Case]
     opens: dict[str, Any] = field(default_factory=dict)
+    bare: tuple[str, ...] = ()  # names in BARE
 
 
 def _with(**changes: Any) -> Callable[[Case], Case]:
@@ -82,13 +96,13 @@ _CACHES = (
 )
 ATTENDING = (
     PLAIN,
-    Question("empty row", _empty, {"empty_rows": True}),
+    Question("empty row", _empty, {"empty_rows": True}, bare=("starts_without_padding",)),
     Question(
         "NaN in dead slots",
         _with(k_poison="nan", v_poison="nan", spare_poison="nan"),
         {"finite_dead_slots": False},
     ),
-    Question("table as wide as needed", _narrow),
+    Question("table as wide as needed", _narrow, bare=("aligned_table",)),
     Question("-1 padding", _with(table_pad="minus_one"), {"padded_table": False}),
     Question("huge padding", _with(table_pad="huge"), {"padded_table": False}),
     *_CACHES,
@@ -156,24 +170,36 @@ def cell(worker: Worker, subject: str, declared: Declaration, question: Question
         return "not asked"  # its kernels are no Triton kernels, and would read gigabytes for real
     try:
         asked = worker.call(
-            "harness.landscape:ask", msgspec.to_builtins(case), subject, question.opens, limit_seconds=SECONDS
+            "harness.landscape:ask", msgspec.to_builtins(case), subject, question.name, limit_seconds=SECONDS
         )
     except Died as death:
         return WORDS[death.finding.kind]
     return told(msgspec.convert(asked, Result))
 
 
-def ask(case: dict[str, Any], subject: str, opens: dict[str, Any]) -> Any:
-    """Put the case to the subject, some of its declarations set aside; to be called in a worker."""
-    from dataclasses import replace as changed
-
+def ask(case: dict[str, Any], subject: str, name: str) -> Any:
+    """Put the case of a question to the subject, some declarations set aside; to be called in a worker."""
     from harness.pipeline import run_case
-    from harness.subjects import load
+    from harness.subjects import Subject, load
 
     drawn = msgspec.convert(case, Case)
+    question = next(one for one in _questions(drawn.op) if one.name == name)
     known = load(subject, drawn.op)
-    declaration = msgspec.structs.replace(known.declaration, **opens)
-    return msgspec.to_builtins(run_case(drawn, changed(known, declaration=declaration), EXECUTOR))
+    if question.name != PLAIN.name:  # whatever else it says that it cannot do is set aside as well
+        declaration = msgspec.structs.replace(known.declaration, **question.opens)
+        known = Subject(known.name, declaration, known.run, known.validate)
+    with _bare(known.run, question.bare):
+        return msgspec.to_builtins(run_case(drawn, known, EXECUTOR))
+
+
+def _questions(op: str) -> tuple[Question, ...]:
+    return next(questions for _, ops, questions in TABLES if op in ops)
+
+
+def _bare(run: Callable[..., Any], names: tuple[str, ...]) -> AbstractContextManager[Any]:
+    """The names, where the subject's module has them, stand for nothing that helps its kernel."""
+    scope = getattr(run, "func", run).__globals__
+    return patch.dict(scope, {name: BARE[name] for name in names if name in scope})
 
 
 def told(result: Result) -> str:
@@ -189,8 +215,12 @@ def told(result: Result) -> str:
 
 
 def _word(finding: Finding) -> str:
-    word = WORDS[finding.kind]
-    return f"{word}: {finding.detail.split()[0]}" if finding.kind == "exception" and finding.detail else word
+    if finding.kind != "exception" or not finding.detail:
+        return WORDS[finding.kind]
+    error, _, place = finding.detail.partition(" ")
+    if place.partition(":")[0] in ADAPTERS:
+        return "cannot be passed"
+    return f"{WORDS['exception']}: {error}"
 
 
 @dataclass(frozen=True)
@@ -205,14 +235,21 @@ class Margins:
 
 
 def margins(worker: Worker, subject: str, declared: Declaration, count: int) -> Margins:
-    """The largest error of the clean ones among so many drawn cases, in units of its bound."""
-    drawn = fixed_cases(declared, seed_of("landscape", subject), count)
-    results = [worker.run(case, subject, SECONDS) for case in drawn]
-    clean = [result for result in results if not (result.findings or result.declined or result.harness_fault)]
+    """The largest error of so many clean cases, in units of its bound; more are drawn where some are declined."""
+    results: list[Result] = []
+    for case in fixed_cases(declared, seed_of("landscape", subject), MOST_DRAWN * count):
+        if sum(map(_clean, results)) == count:
+            break
+        results.append(worker.run(case, subject, SECONDS))
+    clean = [result for result in results if _clean(result)]
     worst = max(clean, key=lambda result: result.margin, default=None)
     failing = sum(bool(result.findings) for result in results)
     declined = len(results) - len(clean) - failing
     return Margins(len(clean), failing, declined, worst.margin if worst else 0.0, worst.margin_term if worst else "")
+
+
+def _clean(result: Result) -> bool:
+    return not (result.findings or result.declined or result.harness_fault)
 
 
 HEAD = """\
@@ -228,19 +265,22 @@ with {versions}.
 A question is one small case that changes one thing of a plain one. The plain case lies within what a subject declares,
 the question is put to it whatever it declares of that. *right*: the output is within its bound, and nothing was read or
 written out of reach. *declined by an error*: the call raised what is named. *NaN*: a number that should be finite is
-not. *wrong*: beyond the bound, or dependent on what is dead. *reads out of reach*: beyond a tensor, or at an address
-that wrapped round; the output may be right all the same. Where several hold, the worst comes first.
+not. *wrong*: beyond the bound, or dependent on what is dead. *unwritten*: no program wrote it. *reads out of reach*:
+beyond a tensor, or at an address that wrapped round; the output may be right all the same. *cannot be passed*: the
+kernel has no form for it, as a cache of slots has no odd strides. Where several hold, the worst comes first.
 
 A kernel that does badly here has not promised otherwise: what each adapter declares, and why, is told by
 `python -m harness.adapters`. A kernel that takes a list of slots or pages never sees the padding of a table, since its
-adapter makes that list.
+adapter makes that list. Where an adapter widens a table or leaves out an empty row, as its project's server does, the
+question takes that away.
 """
 MARGINS = """\
 ## Errors
 
-The worst error of the clean ones among {count} drawn cases of each subject, as a part of the derived bound of its
-element, and what is largest in that bound. Cases are drawn within what the subject declares; a write or a copy is
-compared bit by bit, and has no error.
+The worst error in {count} clean cases of each subject, as a part of the derived bound of its element, and what is
+largest in that bound. Cases are drawn within what the subject declares, and more of them where an adapter's limits or
+gridsim decline some. What has findings here is told in docs/findings. A write or a copy is compared bit by bit, and has
+no error.
 """
 
 
@@ -251,8 +291,8 @@ def page(subjects: list[str], count: int, tell: Callable[[str], None] = lambda _
     with Worker(EXECUTOR) as worker:
         for subject in subjects:
             declared = worker.describe(subject, "decode")
-            questions = next(questions for _, ops, questions in TABLES if declared.op in ops)
-            tell(f"{subject}: {len(questions)} questions, {count} drawn cases")
+            questions = _questions(declared.op)
+            tell(f"{subject}: {len(questions)} questions, {count} cases")
             answers[subject] = declared, [cell(worker, subject, declared, question) for question in questions]
             measured[subject] = margins(worker, subject, declared, count)
             worker.renew()
@@ -297,7 +337,7 @@ def installed() -> list[str]:
 
 @click.command(cls=Verb)
 @click.option("--subject", "subjects", multiple=True, help="Ask this one only (default: ours, and all installed ones).")
-@click.option("--cases", type=click.IntRange(1), default=CASES, show_default=True, help="Cases to draw of each.")
+@click.option("--cases", type=click.IntRange(1), default=CASES, show_default=True, help="Clean cases of each.")
 @one_line_errors
 def main(subjects: tuple[str, ...], cases: int) -> int:
     """Print what kernels do where contracts are silent, as Markdown."""

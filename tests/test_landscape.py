@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from harness.case import Case
-from harness.landscape import ATTENDING, TABLES, WORDS, cell, installed, main, page, plain, told
+from harness.landscape import ATTENDING, TABLES, WORDS, cell, installed, main, margins, page, plain, told
 from harness.pool import Worker
 from harness.results import RELATIONAL_KINDS, SEVERITY, Finding, Result
 from harness.subjects import SUBJECTS, declare
@@ -72,10 +72,36 @@ def trusts(inputs):
     return attention(inputs)
 
 
+def aligned_table(tables, *_):
+    return torch.nn.functional.pad(tables, (0, -tables.shape[1] % 8))
+
+
+def starts_without_padding(inputs):
+    return inputs.query_starts + 1
+
+
+@subject(**SMALL)
+def eased(inputs):
+    """Its wrapper wants tables of a width that a server gives, and its rows where they are."""
+    if aligned_table(inputs.block_tables, 16, 128).shape[1] % 8:
+        raise ValueError("block_tables are too narrow")
+    if not starts_without_padding(inputs)[0]:
+        raise KeyError("rows")
+    return attention(inputs)
+
+
 @subject(executors=("gridsim", "gpu"), **SMALL)
 def no_triton(inputs):
     return attention(inputs)
 '''
+SOURCE += """
+
+@subject(**SMALL)
+def half(inputs):
+    if inputs.kv_lens[0] % 2:
+        raise NotImplementedError("odd lengths")
+    return attention(inputs)
+"""
 NAMES = [question.name for question in ATTENDING]
 
 
@@ -100,6 +126,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("dies", {"empty row": "crash"}),
         ("particular", {"int64 table": "declined by an error: TypeError"}),
         ("trusts", {"-1 padding": "wrong"}),
+        (
+            "eased",
+            {
+                "empty row": "declined by an error: KeyError",
+                "table as wide as needed": "declined by an error: ValueError",
+            },
+        ),
         ("no_triton", {"far blocks": "not asked"}),
     ],
 )
@@ -116,7 +149,7 @@ def test_a_fault_changes_its_cell_and_no_other(
 def test_the_page_has_a_row_for_each_subject_with_its_margin(file: Path) -> None:
     told_lines: list[str] = []
     text = page([f"{file}:right", f"{file}:leaks"], 5, told_lines.append)
-    assert told_lines == [f"{file}:{name}: 11 questions, 5 drawn cases" for name in ("right", "leaks")]
+    assert told_lines == [f"{file}:{name}: 11 questions, 5 cases" for name in ("right", "leaks")]
     assert f"| {file}:right | ours | {' | '.join(['right'] * 11)} |" in text
     assert f"| {file}:leaks | ours | right | right | NaN | right |" in text
     assert f"| {file}:right | 5 | 0 | 0 | 0." in text
@@ -151,6 +184,23 @@ def test_the_worst_word_comes_first_and_once() -> None:
     assert told(replace(result, findings=result.findings[1:3])) == "NaN"
     assert told(Result(case=Case(), subject="", executor="", declined="too far")) == "not asked: too far"
     assert told(Result(case=Case(), subject="", executor="", harness_fault="judge")) == "fault of the harness"
+
+
+def test_what_an_adapter_cannot_pass_is_no_error_of_its_kernel() -> None:
+    def raised(detail: str) -> str:
+        finding = Finding(kind="exception", message="", detail=detail)
+        return told(Result(case=Case(), subject="", executor="", findings=(finding,)))
+
+    assert raised("RuntimeError torch.py:87") == "cannot be passed"
+    assert raised("RuntimeError decode_attention.py:87") == "declined by an error: RuntimeError"
+
+
+def test_more_is_drawn_where_some_is_declined(worker: Worker, file: Path) -> None:
+    """Half of the lengths that a declaration allows are declined by a kernel that is not written for them."""
+    subject = f"{file}:half"
+    found = margins(worker, subject, worker.describe(subject, "decode"), 10)
+    assert found.clean == 10
+    assert found.declined > 0
 
 
 def test_what_is_asked_by_default_is_ours_and_what_is_installed() -> None:
