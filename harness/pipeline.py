@@ -52,12 +52,13 @@ def run_case(case: Case, subject: Subject, executor_name: str, thorough: bool = 
     return _timed(result, elapsed)
 
 
-def arithmetic_of(case: dict[str, Any], subject: str) -> dict[str, Any]:
-    """What one call under gridsim shows of the subject's arithmetic; to be called in a worker."""
+def shown(case: dict[str, Any], subject: str) -> tuple[dict[str, Any], bool]:
+    """What one call under gridsim shows: the subject's arithmetic, and whether it needs no GPU; to run in a worker."""
     drawn = msgspec.convert(case, Case)
     tested = load(subject, drawn.op)
     observed = the_executor("gridsim").observe(tested, materialise(drawn))
-    return asdict(_read(drawn, tested, observed).arithmetic)
+    anywhere = observed.failure is None and not observed.ttir
+    return asdict(_read(drawn, tested, observed).arithmetic), anywhere
 
 
 def _read(case: Case, subject: Subject, observed: Observed) -> Reading:

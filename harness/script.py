@@ -1,4 +1,4 @@
-"""Writes a stand-alone reproduction of a case: torch, triton and the kernel's own file are all that it needs."""
+"""Writes a stand-alone reproduction of a case: torch, triton and the kernel's own file or package are all it needs."""
 
 import base64
 import zlib
@@ -12,6 +12,7 @@ import numpy as np
 from harness.arithmetic import Arithmetic
 from harness.case import Case
 from harness.corpus import Entry
+from harness.embedding import adapted
 from harness.folders import folder
 from harness.inputs import SCALAR_NAMES, TENSOR_NAMES, Materials, materialise
 from harness.judge import judge
@@ -19,7 +20,7 @@ from harness.operations import gathered_tile
 from harness.platforms import platform
 from harness.pool import Died, Worker
 from harness.report import in_words
-from harness.subjects import WrongUse, operation
+from harness.subjects import WrongUse, is_adapted, operation
 from harness.tensors import OUT_OF_REACH, Array, Storage, Tensor
 
 #: Storage above this many bytes is described, not embedded.
@@ -36,7 +37,7 @@ TEMPLATE = '''\
 
 {words}
 {finding}
-Needs torch and triton only. Runs on a GPU. Written by Kvetch.
+Needs {needs} only. Runs on a GPU.{without} Written by Kvetch.
 """
 
 import base64
@@ -47,11 +48,8 @@ import types
 import zlib
 
 import torch
-
-KERNEL = {kernel!r}
-FUNCTION = {function!r}
-DEVICE = "cuda"
-
+{kernel}
+DEVICE = {cuda}
 
 def storage(dtype, elements, pieces):
     """Flat memory; everything that no piece covers may not be read."""
@@ -76,20 +74,6 @@ EXPECTED = {{
 }}
 
 
-def load(path=KERNEL, function=FUNCTION):
-    """The kernel's function; a file that declares itself to Kvetch loads without it too."""
-    if "harness" not in sys.modules and importlib.util.find_spec("harness") is None:
-        shim = types.ModuleType("harness")
-        shim.subject = lambda **declared: lambda function: function
-        shim.check = shim.replay = lambda *arguments, **options: None
-        sys.modules["harness"] = shim
-    sys.path.insert(0, os.path.dirname(path))  # a kernel may import what lies beside it
-    spec = importlib.util.spec_from_file_location("kernel_under_test", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, function)
-
-
 def count_wrong(name, got, expected, bound):
     """How many elements are outside the bound; NaN is."""
     got, expected, bound = got.double().cpu(), expected.cpu(), bound.cpu()
@@ -109,6 +93,26 @@ if inputs.out is not None:
 sys.exit(any([count_wrong(name, got, *EXPECTED[name]) for name, got in zip(EXPECTED, outputs)]))
 '''
 
+#: How the function of a file is found.
+FROM_FILE = '''
+KERNEL = {file!r}
+FUNCTION = {function!r}
+
+
+def load(path=KERNEL, function=FUNCTION):
+    """The kernel's function; a file that declares itself to Kvetch loads without it too."""
+    if "harness" not in sys.modules and importlib.util.find_spec("harness") is None:
+        shim = types.ModuleType("harness")
+        shim.subject = lambda **declared: lambda function: function
+        shim.check = shim.replay = lambda *arguments, **options: None
+        sys.modules["harness"] = shim
+    sys.path.insert(0, os.path.dirname(path))  # a kernel may import what lies beside it
+    spec = importlib.util.spec_from_file_location("kernel_under_test", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)
+
+'''
 ATTENTION = """\
 returned = load()(
     inputs.q, inputs.k_cache, inputs.v_cache, inputs.block_tables, {lens}
@@ -158,10 +162,11 @@ def script(entry: Entry, subject: str | None) -> str:
         raise WrongUse("a script judges an output, but cache_write has none: use python -m harness.replay")
     if entry.case.before is not None:
         raise WrongUse("a script makes one call, but this case has one before it: use python -m harness.replay")
-    kernel, function, call = _kernel(name, entry.case.op)
+    kernel, call, needs = adapted(name, entry.case.op) if is_adapted(name) else _in_file(name, entry.case.op)
     materials = materialise(entry.case)
     writer = _Writer(materials)
-    expected = _expected(materials, name)
+    arithmetic, anywhere = _shown(entry.case, name)
+    expected = _expected(materials, arithmetic)
     constants = [
         f'    "{name}": (view({writer.constant(truth)}), view({writer.constant(within)})),'
         for name, (truth, within) in expected.items()
@@ -170,8 +175,10 @@ def script(entry: Entry, subject: str | None) -> str:
         title=entry.why,
         words=in_words(entry.case),
         finding="\n".join((entry.finding.message, *entry.finding.explains)) if entry.finding else "",
+        needs=needs,
+        without=" Without one it runs on a CPU." if anywhere else "",
+        cuda='"cuda" if torch.cuda.is_available() else "cpu"' if anywhere else '"cuda"',
         kernel=kernel,
-        function=function,
         call=call,
         inputs=writer.inputs(),
         expected="\n".join(constants),
@@ -179,18 +186,24 @@ def script(entry: Entry, subject: str | None) -> str:
     )
 
 
-def _expected(materials: Materials, subject: str) -> dict[str, tuple[Array, Array]]:
+def _expected(materials: Materials, arithmetic: Arithmetic) -> dict[str, tuple[Array, Array]]:
     """What should come out, and how far from it each element may be; a gather is exact."""
     case = materials.case
     if case.op == "gather":
         tile = gathered_tile(materials).astype(np.float64)
         return {"out": (tile, np.zeros(tile.shape))}
-    bound = judge(materials, _arithmetic(case, subject), platform("sm90"))
+    bound = judge(materials, arithmetic, platform("sm90"))
     outputs = {"out": (bound.truth, bound.out)}
     return outputs | ({"lse": (bound.truth_lse, bound.lse)} if case.want_lse else {})
 
 
-def _kernel(name: str, op: str) -> tuple[str, str, str]:
+def _in_file(name: str, op: str) -> tuple[str, str, str]:
+    """The same of a kernel in a file."""
+    file, function, call = _file(name, op)
+    return FROM_FILE.format(file=file, function=function), call, "torch and triton"
+
+
+def _file(name: str, op: str) -> tuple[str, str, str]:
     if name in OURS:
         if op != operation(name):
             raise WrongUse(f"subject is {name!r}, but the case is for {op}: give --subject")
@@ -198,22 +211,27 @@ def _kernel(name: str, op: str) -> tuple[str, str, str]:
         return str(folder("kernels") / file), called, call
     path, colon, function = name.rpartition(":")
     if not colon:
-        raise WrongUse(f"subject is {name!r}, but a script needs one of ours or FILE.py:FUNCTION: give --subject")
+        raise WrongUse(
+            f"subject is {name!r}, but a script needs one of ours, of an adapter or FILE.py:FUNCTION: give --subject"
+        )
     if not Path(path).is_file():
         raise WrongUse(f"subject is {name!r}, but there is no file {path}: give --subject")
     return str(Path(path).resolve()), function, "returned = load()(inputs)"
 
 
-def _arithmetic(case: Case, subject: str) -> Arithmetic:
-    """As the kernel's IR shows it, so that the bound is the finding's own; the widest where it cannot run here."""
+def _shown(case: Case, subject: str) -> tuple[Arithmetic, bool]:
+    """As the kernel's IR shows it, so that the bound is the finding's own; the widest where it cannot run here.
+
+    With it, whether the call runs on a CPU as it is.
+    """
     with Worker("gridsim") as worker:
         try:
-            fields = worker.call(
-                "harness.pipeline:arithmetic_of", msgspec.to_builtins(case), subject, limit_seconds=RUN_SECONDS
+            fields, anywhere = worker.call(
+                "harness.pipeline:shown", msgspec.to_builtins(case), subject, limit_seconds=RUN_SECONDS
             )
         except (Died, WrongUse):
-            return Arithmetic.widest(case.dtype)
-    return Arithmetic(**fields)
+            return Arithmetic.widest(case.dtype), False
+    return Arithmetic(**fields), anywhere
 
 
 class _Writer:

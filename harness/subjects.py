@@ -142,7 +142,7 @@ SUBJECTS = {
 
 
 #: Projects whose kernels have adapters: their subjects are called PROJECT.KERNEL (`python -m harness.adapters`).
-PROJECTS = ("vllm", "sglang", "nano_vllm")
+PROJECTS = ("flash_attn", "flashinfer", "nano_vllm", "sglang", "torch", "vllm")
 
 
 def is_adapted(name: str) -> bool:

@@ -151,3 +151,46 @@ def test_a_script_of_a_write_or_of_another_operation_is_refused_in_one_line(comm
     path = Corpus(tmp_path).add(Entry(why="by hand", case=extend, subject="ours.decode"))
     line = one_line(commands("show", path, "--script"))
     assert line == "kvetch: subject is 'ours.decode', but the case is for extend: give --subject\n"
+
+
+PAGED = Case(
+    op="extend",
+    seqs=(Seq(query_len=2, kv_len=20), Seq(kv_len=3, tag=1)),
+    num_q_heads=2,
+    k_poison="zero",
+    v_poison="zero",
+    window=(3, -1),
+    alibi=True,
+    want_lse=True,
+)
+
+
+@pytest.mark.parametrize(("poison", "code"), [("zero", 0), ("nan", 1)])
+def test_a_script_of_an_adapter_runs_on_a_cpu_where_its_kernel_does(poison, code, written):
+    """NaN in slots that are nobody's is what PyTorch's eager mode does not bear."""
+    script = written("torch.paged_attention", replace(PAGED, v_poison=poison))
+    text = script.read_text()
+    assert "harness" not in text
+    assert "Needs torch, triton and torch>=" in text
+    assert 'if torch.cuda.is_available() else "cpu"' in text
+    ran = run(script)
+    assert ran.returncode == code, ran.stderr
+    wrong = 96 * code
+    assert ran.stdout.splitlines()[0] == f"out: {wrong} of 96 elements are outside the bound"
+
+
+def test_a_script_of_an_adapter_for_another_operation_is_refused(commands, tmp_path):
+    path = Corpus(tmp_path).add(Entry(why="by hand", case=Case(), subject="torch.paged_attention"))
+    line = one_line(commands("show", path, "--script"))
+    assert line == "kvetch: subject is 'torch.paged_attention', but the case is for decode: give --subject\n"
+
+
+@pytest.mark.thirdparty
+def test_a_script_of_an_adapter_gets_as_far_as_the_gpu_that_its_kernel_needs(written):
+    """Its package is loaded lightly, as it was when the case was found."""
+    case = Case(op="extend", seqs=(Seq(query_len=2, kv_len=20),), dtype="float16")
+    script = written("vllm.unified_attention", case)
+    assert "if torch.cuda" not in script.read_text(), "a Triton kernel runs on no CPU"
+    ran = subprocess.run([sys.executable, script.name], cwd=script.parent, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "active drivers" in ran.stderr.splitlines()[-1]

@@ -89,6 +89,12 @@ class Adapter:
         """The name of its subject."""
         return f"{self.project.name}.{self.function.__name__}"
 
+    @property
+    def roots(self) -> tuple[tuple[str, str], ...]:
+        """What its function gets: module and name of each function or class, once, in the order of the calls."""
+        places = (place.partition(":") for place in self.calls)
+        return tuple(dict.fromkeys((module, path.partition(".")[0]) for module, _, path in places))
+
     def subject(self) -> Subject:
         """The kernel, ready to be called; raises WrongUse where it is not there or not the one that is known."""
         if not self.project.installed:
