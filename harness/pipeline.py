@@ -17,6 +17,7 @@ from harness.executors import Executor, Observed, executor
 from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
+from harness.landmarks import Landmarks, landmarks
 from harness.laws import First, told
 from harness.operations import ATTENTION
 from harness.platforms import judging
@@ -118,7 +119,7 @@ class Session:
             findings += self.compared(observed, run.bound)
         if not findings:
             findings += looks.look(First(run, reading.arithmetic, self))
-        findings = self.xrayed(findings) if self.explain else findings
+        findings = self.xrayed(findings, landmarks(attending(observed.ttir))) if self.explain else findings
         findings = findings if self.case.before is None else _remembered(findings)
         return self._result(run, findings, reading)
 
@@ -130,16 +131,24 @@ class Session:
         found = suspect(self.observe_on(where, materials))
         return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
 
-    def xrayed(self, findings: list[Finding]) -> list[Finding]:
+    def xrayed(self, findings: list[Finding], known: Landmarks) -> list[Finding]:
         """The findings of an output that is wrong by itself, with what the weights behind it say."""
+        if not self.lost and findings and all(f.kind == "block order" for f in findings):
+            return [msgspec.structs.replace(f, explains=self._elsewhere(known)) for f in findings]
         wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
         if (
             not wrong or self.lost or any(f.kind == "unwritten output" for f in wrong)
         ):  # what is not there has no weights
             return findings
-        words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))
+        words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()), known)
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
         return [msgspec.structs.replace(f, explains=(*f.explains, *words)) if f is told else f for f in findings]
+
+    def _elsewhere(self, known: Landmarks) -> tuple[str, ...]:
+        """What the weights say where blocks lie elsewhere: where they lay, the output was right by luck."""
+        changed = relations.RENUMBER.transform(self.case, self.takes)
+        words = () if changed is None else xray.explain(changed, self.look, known=known)
+        return tuple(f"with its blocks elsewhere: {sentence}" for sentence in words)
 
     def look(self, materials: Materials) -> Seen | None:
         """What one more call gives, with the bound of its own inputs."""

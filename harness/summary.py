@@ -34,7 +34,8 @@ class Found(Record, frozen=True):
         """Whether a finding on a case with these traits is this fault met again; a platform's fault touches all."""
         if self.finding.kind == PLATFORM:
             return finding.kind in (PLATFORM, *JUDGED_KINDS)
-        same = subject == self.subject and finding.family == self.finding.family
+        moved = finding.kind == "determinism" and finding.detail == self.finding.kind  # the same change, less visible
+        same = subject == self.subject and (moved or finding.family == self.finding.family)
         return same and set(self.needs) <= set(names)
 
 
