@@ -24,7 +24,7 @@ from harness.platforms import judging
 from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
-from harness.results import RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
+from harness.results import NOT_WRITTEN, RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
@@ -309,5 +309,5 @@ def _no_verdict(observed: Observed) -> str:
     if failure is None:
         return ""
     if failure.not_written:
-        return f"not written yet ({failure.line})"
+        return f"{NOT_WRITTEN} ({failure.line}){f': {failure.message}' if failure.message else ''}"
     return f"the executor cannot: {failure.message}" if failure.unsupported else ""

@@ -13,7 +13,7 @@ from harness.commands import default_executor
 from harness.corpus import Corpus, Entry
 from harness.pool import Worker
 from harness.report import finding_lines
-from harness.results import Result
+from harness.results import NOT_WRITTEN, Result
 from harness.running import InProcess
 from harness.subjects import WrongUse, from_function, load
 from harness.summary import Summary
@@ -60,6 +60,8 @@ def complain(summary: Summary) -> None:
         raise RuntimeError("\n".join(finding_lines(found, 1)))
     for found in summary.findings:
         raise AssertionError("\n".join(finding_lines(found, 1)))
+    for name, words in summary.not_written.items():
+        raise AssertionError(f"{name}: {words}")
     if not summary.cases:
         raise AssertionError(f"nothing ran: {summary.declined or 'no case was drawn'}")
 
@@ -79,6 +81,9 @@ def replay(corpus: str | Path, function: Callable[..., Any] | str, executor: str
     def test_case(entry: Entry) -> None:
         result = _replayed(entry, function, where)
         assert not result.harness_fault, result.harness_fault
+        if result.declined and not result.declined.startswith(NOT_WRITTEN):
+            pytest.skip(result.declined)
+        assert not result.declined, result.declined
         assert not result.findings, "; ".join(finding.message for finding in result.findings)
 
     return test_case

@@ -50,8 +50,18 @@ def test_check_raises_one_readable_assertion_error_for_a_wrong_one(kernels):
 
 
 def test_check_is_not_content_when_nothing_ran(kernels):
-    with pytest.raises(AssertionError, match=r"nothing ran: \{'not written yet"):
-        check(kernels["not_written"], cases=5, seconds=0.5, executor="gridsim")
+    with pytest.raises(AssertionError, match=r"nothing ran: \{'declares dtypes"):
+        check(declaring_nothing_that_is_drawn(kernels["right"]), cases=5, seconds=0.5, executor="gridsim")
+
+
+def declaring_nothing_that_is_drawn(function):
+    """It refuses every case before it is called."""
+    return subject(op="decode", dtypes=())(lambda inputs: function(inputs))
+
+
+def test_check_says_that_a_function_is_not_written_yet_and_asks_no_more(kernels):
+    with pytest.raises(AssertionError, match=r"^not_written: not written yet \("):
+        check(kernels["not_written"], cases=5, executor="gridsim")
 
 
 def test_check_tells_a_fault_of_the_harness_apart():

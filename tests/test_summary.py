@@ -72,6 +72,7 @@ def test_merging_forgets_no_field():
         passed={"mine": {1: 1}},
         failed=1,
         declined={"far": 1},
+        not_written={"theirs": "not written yet (theirs.py:7)"},
         not_drawn={"mine": ("sinks",)},
         drawn={"block_size": {"16": 1, "256": 0}},
         reached={"mine": {"decode.py:34 mask mixed": 1}},
