@@ -107,6 +107,9 @@ def declare(**declared: Any) -> Declaration:
         declaration = msgspec.convert(declared, Declaration, strict=True)
     except msgspec.ValidationError as error:
         raise WrongUse(f"@subject: {error}") from None
+    empty = [name for name, value in declared.items() if value == () and name != "promises"]
+    if empty:
+        raise WrongUse(f"@subject: {empty[0]} is (), but should name at least one")
     possible = NEW_KV if declaration.op == "extend" else NEW_KV[:1]
     if not declaration.new_kv or not set(declaration.new_kv) <= set(possible):
         expected = f"some of {', '.join(possible)} for op {declaration.op!r}"

@@ -3,7 +3,9 @@
 import atexit
 import functools
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +47,19 @@ def check(
         stop_at_first=True,
     )
     __tracebackhide__ = True
-    summary = Campaign(plan, InProcess(subject, where)).run()
+    with undisturbed():
+        summary = Campaign(plan, InProcess(subject, where)).run()
     if summary.interrupted:
         raise KeyboardInterrupt
     complain(summary)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A suite may make errors of warnings; that is about its own code, and not about what is loaded here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
 
 
 def complain(summary: Summary) -> None:
@@ -79,7 +90,8 @@ def replay(corpus: str | Path, function: Callable[..., Any] | str, executor: str
 
     @pytest.mark.parametrize("entry", [entry for _, entry in able], ids=[path.stem for path, _ in able])
     def test_case(entry: Entry) -> None:
-        result = _replayed(entry, function, where)
+        with undisturbed():
+            result = _replayed(entry, function, where)
         assert not result.harness_fault, result.harness_fault
         if result.declined and not result.declined.startswith(NOT_WRITTEN):
             pytest.skip(result.declined)

@@ -248,7 +248,7 @@ class Placement:
 
 def observe(subject: Subject, placement: Placement) -> Observed:
     """Call the subject and look at what it left behind; the caller adds what its executor knows."""
-    with compile_times() as seconds:
+    with compile_times() as seconds, empty_is_nan():
         try:
             returned = subject.run(placement.inputs)
             observed = read_output(returned, placement)
@@ -261,6 +261,17 @@ def observe(subject: Subject, placement: Placement) -> Observed:
         unwritten=placement.unwritten(),
         compile_seconds=sum(seconds),
     )
+
+
+@contextmanager
+def empty_is_nan() -> Iterator[None]:
+    """What torch allocates comes filled with NaN, so that an unwritten output shows; afterwards all is as it was."""
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
 
 
 @contextmanager
