@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from harness.commands import DEFAULT_OP, Verb, check_file, one_line_errors, op_option
+from harness.fields import FIELDS
 from harness.files import write_atomically
 from harness.source import Function, Source
 from harness.subjects import WrongUse
-from harness.wrapping import FIELDS, Doubt, Wrapped
+from harness.wrapping import Doubt, Wrapped
 
 STARTERS = Path(__file__).parent / "starters"
 #: What is left of a kernel, and of the function that launches it, where the kernel is to be written.

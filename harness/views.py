@@ -65,14 +65,16 @@ def block_ids(inputs: Any) -> torch.Tensor:
 def last_block_lens(inputs: Any) -> torch.Tensor:
     """Tokens in the last block of each sequence, 1 to block_size, 0 where it has none, [seqs] int32."""
     size = inputs.k_cache.shape[1]
-    return torch.where(inputs.kv_lens > 0, (inputs.kv_lens - 1) % size + 1, 0).to(torch.int32)
+    found: torch.Tensor = torch.where(inputs.kv_lens > 0, (inputs.kv_lens - 1) % size + 1, 0).to(torch.int32)
+    return found
 
 
 def slot_tables(inputs: Any) -> torch.Tensor:
     """The slot of each token, [seqs, columns * block_size], of the table's type."""
     size, table = inputs.k_cache.shape[1], inputs.block_tables
     offsets = torch.arange(size, dtype=table.dtype, device=table.device)
-    return (table[:, :, None] * size + offsets).flatten(1)
+    found: torch.Tensor = (table[:, :, None] * size + offsets).flatten(1)
+    return found
 
 
 def slot_starts(inputs: Any) -> torch.Tensor:

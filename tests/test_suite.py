@@ -51,7 +51,7 @@ def test_check_raises_one_readable_assertion_error_for_a_wrong_one(kernels):
 
 
 def test_check_is_not_content_when_nothing_ran():
-    with pytest.raises(AssertionError, match="nothing ran: {'the executor cannot: far': 3}"):
+    with pytest.raises(AssertionError, match=r"nothing ran: \{'the executor cannot: far': 3\}"):
         suite.complain(Summary(declined={"the executor cannot: far": 3}))
 
 
