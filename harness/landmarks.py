@@ -52,6 +52,9 @@ def _steps(kernel: Kernel) -> Iterator[tuple[str, list[Op]]]:
     score_sums, output_sums, normalisers = kernel.sorted_sums()
     score_dots, output_dots = kernel.sorted_dots()
     scores, outputs = score_sums + score_dots, output_sums + output_dots
+    if not outputs:  # no exponential is in it
+        outputs = _fed_by(kernel, scores)
+        scores = [op for op in scores if op not in outputs]
     keys, values = ([op for op in _loads(kernel, sums) if _is_paged(kernel, op)] for sums in (scores, outputs))
     values = [op for op in values if op not in keys]
     yield "table", [op for load in keys + values for op in _loads(kernel, [load], behind=False)]
@@ -60,6 +63,12 @@ def _steps(kernel: Kernel) -> Iterator[tuple[str, list[Op]]]:
     yield "scores", scores
     yield "normaliser", _carried(kernel, normalisers)
     yield "output", _carried(kernel, outputs)
+
+
+def _fed_by(kernel: Kernel, sums: list[Op]) -> list[Op]:
+    """Those that are made of others of them."""
+    names = {op.results[0] for op in sums}
+    return [op for op in sums if names & {name for operand in op.operands for name in kernel.ancestors(operand)}]
 
 
 def _loads(kernel: Kernel, ops: list[Op], behind: bool = True) -> list[Op]:

@@ -10,6 +10,10 @@ from harness.landmarks import at
 from harness.rows import Row
 from harness.tensors import Array, Tensor, contiguous
 
+NOT_ASKED = "the number of a column is taken for its block: the block table is not asked"
+#: Beside its bound, how far a weight may be from one that is supposed.
+ROUNDING = 1e-6
+
 
 def misreadings(case: Case, cache: Tensor, other: Tensor, name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Strides that a kernel may take for the cache's own, in words; `name` is that of the other cache."""
@@ -49,12 +53,15 @@ def lookup(row: Row) -> str:
         return ""
     tokens = np.sort(row.mine[row.visible])
     columns, offsets = tokens // row.case.block_size, tokens % row.case.block_size
-    for words, blocks in _lookups(row, columns):
-        supposed = _weights(row, blocks, offsets)
-        allowed = 4 * row.within.max() + 1e-6
-        if (np.abs(row.got - supposed) <= allowed).all() and np.abs(supposed - row.true).max() > allowed:
-            return f"{words}{at('table') if 'not asked' not in words else at('K')}"
-    return ""
+    fitting = [words for words, blocks in _lookups(row, columns) if _fits(row, _weights(row, blocks, offsets))]
+    marks = at("K") if fitting == [NOT_ASKED] else at("table")
+    return f"{', or '.join(fitting)}{marks}" if fitting else ""
+
+
+def _fits(row: Row, supposed: Array) -> bool:
+    """Whether the weights are those that are supposed, and these are not the right ones."""
+    allowed = 4 * row.within.max() + ROUNDING
+    return bool((np.abs(row.got - supposed) <= allowed).all() and np.abs(supposed - row.true).max() > allowed)
 
 
 def _is_plain(case: Case) -> bool:
@@ -66,12 +73,12 @@ def _is_plain(case: Case) -> bool:
 def _lookups(row: Row, columns: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """What a kernel may take for the blocks of these columns, in words; what is no block of the pool is left out."""
     tables = row.materials.inputs.block_tables.view.astype(np.int64)
-    mine, last = tables[row.sequence], tables.shape[1] - 1
+    entries = row.sequence * tables.shape[1] + columns
     found = {
-        "column 0 of the block table is read for every column": mine[np.zeros_like(columns)],
-        "the column behind the right one is read of the block table": mine[np.minimum(columns + 1, last)],
-        "the column before the right one is read of the block table": mine[np.maximum(columns - 1, 0)],
-        "the number of a column is taken for its block: the block table is not asked": columns,
+        "column 0 of the block table is read for every column": tables[row.sequence, np.zeros_like(columns)],
+        "the column behind the right one is read of the block table": _entries(tables, entries + 1),
+        "the column before the right one is read of the block table": _entries(tables, entries - 1),
+        NOT_ASKED: columns,
     }
     for other in range(len(tables)):
         if other != row.sequence:
@@ -79,6 +86,12 @@ def _lookups(row: Row, columns: NDArray[np.int64]) -> Iterator[tuple[str, NDArra
             found[words] = tables[other][columns]
     pool = row.materials.geometry.num_blocks
     yield from ((words, blocks) for words, blocks in found.items() if ((blocks >= 0) & (blocks < pool)).all())
+
+
+def _entries(tables: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Entries by their places in a table whose rows lie one after the other, -1 outside."""
+    inside = (places >= 0) & (places < tables.size)
+    return np.where(inside, tables.reshape(-1)[np.where(inside, places, 0)], -1)
 
 
 def _weights(row: Row, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Array:
