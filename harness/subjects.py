@@ -107,7 +107,7 @@ def declare(**declared: Any) -> Declaration:
         declaration = msgspec.convert(declared, Declaration, strict=True)
     except msgspec.ValidationError as error:
         raise WrongUse(f"@subject: {error}") from None
-    empty = [name for name, value in declared.items() if value == () and name != "promises"]
+    empty = [name for name, value in declared.items() if value == () and name not in ("promises", "new_kv")]
     if empty:
         raise WrongUse(f"@subject: {empty[0]} is (), but should name at least one")
     possible = NEW_KV if declaration.op == "extend" else NEW_KV[:1]

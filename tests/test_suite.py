@@ -10,7 +10,7 @@ from invoked import ROOT, SUBJECTS
 from harness import check, replay, suite
 from harness.case import Case, Seq
 from harness.corpus import Corpus, Entry
-from harness.results import Finding
+from harness.results import Finding, Result
 from harness.subjects import WrongUse
 from harness.summary import Summary
 
@@ -71,6 +71,19 @@ def test_check_does_not_swallow_ctrl_c():
 
     with pytest.raises(KeyboardInterrupt):
         check(interrupted, cases=5, executor="gridsim")
+
+
+def test_replay_skips_what_the_executor_cannot_run_with_its_reason(kernels, tmp_path, monkeypatch):
+    Corpus(tmp_path).add(Entry(why="plain", case=Case()))
+    (mark,) = replay(tmp_path, kernels["right"]).pytestmark
+    entry = mark.args[1][0]
+    said = {"declined": "the executor cannot: far"}
+    monkeypatch.setattr(suite, "_replayed", lambda entry, *_: Result(case=entry.case, subject="", executor="", **said))
+    with pytest.raises(pytest.skip.Exception, match="the executor cannot: far"):
+        replay(tmp_path, kernels["right"])(entry)
+    said["declined"] = "not written yet (mine.py:3)"
+    with pytest.raises(AssertionError, match="not written yet"):
+        replay(tmp_path, kernels["right"])(entry)
 
 
 @pytest.fixture

@@ -101,6 +101,15 @@ def test_one_fault_that_two_workers_found_is_told_once_in_its_simplest_form():
     assert [(f.needs, f.met) for f in kept] == [(("GQA",), 5)]
 
 
+def test_bits_that_moved_under_a_change_that_moves_numbers_are_the_same_fault():
+    moved = Finding(kind="block order", message="16 of 16 moved")
+    bits = Finding(kind="determinism", detail="block order", message="7 of 16 moved")
+    kept = merge_findings([found(finding=moved), found("several blocks", finding=bits)])
+    assert [(f.finding.kind, f.met) for f in kept] == [("block order", 2)]
+    other = msgspec.structs.replace(bits, detail="not repeatable")
+    assert len(merge_findings([found(finding=moved), found("several blocks", finding=other)])) == 2
+
+
 def test_faults_of_another_family_subject_or_trait_stay_apart():
     other = msgspec.structs.replace(found(), subject="theirs")
     assert len(merge_findings([found("GQA"), found("float16"), found("GQA", finding=CRASH), other])) == 4
