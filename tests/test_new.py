@@ -112,6 +112,20 @@ def test_an_empty_starter_says_that_it_is_not_written_yet_and_nothing_else(comma
         check(load(f"{file}:{op}").run, cases=20, seed=1, executor="gridsim")
 
 
+def test_a_kernel_that_raises_is_not_written_yet_either(commands, tmp_path: Path) -> None:
+    file, text = tmp_path / "my_kernel.py", naive()
+    body = text[text.index("    seq = tl.program_id(0)") : text.index("@subject(")]
+    file.write_text(text.replace(body, "    raise NotImplementedError\n\n\n"))
+    result = commands("fuzz", "--subject", f"{file}:decode", "--corpus", tmp_path, "--minutes", 1)
+    assert result.exit_code == 5
+    assert f"{file}:decode: not written yet (my_kernel.py:" in result.stdout
+    file.write_text(text.replace(body, "    raise ValueError\n\n\n"))
+    commands.renew()
+    result = commands("fuzz", "--subject", f"{file}:decode", "--corpus", tmp_path, "--minutes", 1, "--max-cases", 5)
+    assert result.exit_code == 1
+    assert "unsupported AST node type: Raise" in result.stdout
+
+
 def test_a_subject_that_is_written_is_judged_beside_one_that_is_not(commands, tmp_path: Path) -> None:
     unwritten, right = commands.subject("not_written"), commands.subject("right")
     both = ("--subject", unwritten, "--subject", right)
