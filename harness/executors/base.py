@@ -276,6 +276,10 @@ def empty_is_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(was[0], warn_only=was[1])
 
 
+with empty_is_nan():  # the first time, torch loads its compiler for it, for seconds: here, before workers are forked
+    pass
+
+
 @contextmanager
 def compile_times() -> Iterator[list[float]]:
     """Collect the seconds of every compilation inside, as Triton's own listener is told them."""
