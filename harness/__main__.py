@@ -8,6 +8,7 @@ from harness.commands import Verb
 
 #: Each with the module that holds its command.
 VERBS = {
+    "new": "harness.new",
     "fuzz": "harness.fuzz",
     "replay": "harness.replay",
     "gate": "harness.gate",

@@ -21,7 +21,7 @@ from harness.corpus import Corpus
 from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
-from harness.results import PLATFORM, RETIRE_NOTE, Result
+from harness.results import NOT_WRITTEN, PLATFORM, RETIRE_NOTE, Result
 from harness.running import Elsewhere
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
@@ -41,6 +41,8 @@ SHRINKING_LIMIT = {"gridsim": 1.0, "gpu": 20.0, "interpreter": 5.0}
 HANG_FACTOR = 20
 #: Seconds by which the last case may outlast the budget.
 OVERTIME = 2.0
+#: A subject that says of so many cases in turn that it is not written yet, and has had none judged, is not asked again.
+UNWRITTEN = 10
 #: So many of the first cases are remembered: a subject may have kept something of theirs.
 EARLIEST = 20
 
@@ -110,6 +112,7 @@ class Campaign:
     times: list[float] = field(default_factory=list)
     finished: float | None = None
     probed: list[str] | None = None
+    unwritten: dict[str, list[str]] = field(default_factory=dict)  # subject to what it says is not written yet
 
     def __post_init__(self) -> None:
         self.drawn = coverage.undrawn(self.plan.subjects.values())
@@ -164,7 +167,15 @@ class Campaign:
         """Whether the budget is used up."""
         enough = self.plan.max_cases is not None and self.cases >= self.plan.max_cases
         done = self.plan.stop_at_first and any(not found.known for found in self.findings)
-        return enough or done or self.out_of_time or self.elapsed >= self.plan.seconds
+        return enough or done or self.out_of_time or self.elapsed >= self.plan.seconds or not self.written
+
+    @property
+    def written(self) -> list[str]:
+        """The subjects that can be judged."""
+        return [name for name in self.plan.subjects if not self._is_unwritten(name)]
+
+    def _is_unwritten(self, name: str) -> bool:
+        return name not in self.earliest and len(self.unwritten.get(name, ())) >= UNWRITTEN
 
     @property
     def left(self) -> float:
@@ -194,7 +205,9 @@ class Campaign:
         return max(SHRINKING_LIMIT[self.plan.executor], HANG_FACTOR / 10 * usual)
 
     def _round(self, number: int) -> None:
-        names = list(self.plan.subjects)
+        names = self.written
+        if not names:
+            raise Stop
         self.subject = names[number % len(names)]
         turn = number // len(names)
         round_seed = random.Random(f"{self.plan.seed} {number}").getrandbits(32)  # noqa: S311
@@ -275,6 +288,8 @@ class Campaign:
         self.platform = self.platform or result.platform
         if result.declined:
             self.declined[result.declined] = self.declined.get(result.declined, 0) + 1
+            if result.declined.startswith(NOT_WRITTEN):
+                self.unwritten.setdefault(result.subject, []).append(result.declined)
             return
         self.cases += 1
         earliest = self.earliest.setdefault(result.subject, [])
@@ -319,6 +334,7 @@ class Campaign:
             executor=self.plan.executor,
             platform=self.platform,
             seed=self.plan.seed,
+            not_written={name: self.unwritten[name][0] for name in self.plan.subjects if self._is_unwritten(name)},
             seconds=round(self.elapsed, 3),
             cases=self.cases,
             runs=self.runs,

@@ -1,30 +1,19 @@
 """What weights that are all off have in common: a factor, one per tile, a power, a forgotten feature."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case, replace
-from harness.inputs import Materials, materialise
+from harness.forgotten import forgotten
+from harness.landmarks import at
 from harness.listing import listed
-from harness.probe import supposed
-from harness.rows import Row
-from harness.tensors import Array, Tensor, contiguous
+from harness.rows import TILES, Row
+from harness.tensors import Array
 from harness.values import scales
 
-#: Tiles that a kernel may walk in, beside one per block.
-TILES = (16, 32, 64, 128)
-#: What a kernel may forget, in words.
-FEATURES = {"softcap": "softcap", "alibi": "ALiBi", "sinks": "the sink", "scale": "the given scale"}
-#: Dims that a kernel may stop at.
-DIMS = (16, 32, 64, 128)
 #: Keys of score 0 that a normaliser may count too many: more are told as a factor only.
 MOST_KEYS = 256
-#: Rows of q, each with its head, that a kernel may take for another: so many are supposed.
-MOST_ROWS = 12
 
 
 def rest(row: Row) -> Iterator[str]:
@@ -41,7 +30,10 @@ def rest(row: Row) -> Iterator[str]:
     if odd:
         yield from _instead(row, there)
         return
-    words = _forgotten(row) or _repeated(row, there) or _tiles(row, there) or _stale(row, there) or _apart(row, there)
+    if (got < -2 * within).any():
+        yield _negative(row, there)
+        return
+    words = forgotten(row) or _repeated(row, there) or _tiles(row, there) or _stale(row, there) or _apart(row, there)
     words = words or power(got, true, within)
     yield words or worst(row)
 
@@ -60,7 +52,7 @@ def _odd(row: Row, ratio: float, got: Array, true: Array, within: Array) -> Iter
     if _close(ratio, fair, float(within.sum() / true.sum())):
         yield "the other weights are right for the keys that do count"
     elif row.lost.any() and _fits(got, true, within):
-        yield "the other weights are as if all counted: the normaliser sums keys whose V is not added"
+        yield "the other weights are as if all counted: the normaliser sums keys whose V is not added" + at("output")
     else:
         yield f"the other weights are all off by the common factor {ratio:.4g}"
 
@@ -99,15 +91,22 @@ def _common(row: Row, ratio: float, relative: float) -> Iterator[str]:
     elif tile := _stale_normaliser(row, ratio, relative):
         yield (
             f"{off}: the normaliser is not rescaled when the maximum moves, so that it still counts the tiles before "
-            f"by the old one ({tile})"
+            f"by the old one ({tile}){at('normaliser')}"
+        )
+    elif _close(ratio * row.true[row.visible].max(), 1.0, relative):
+        yield f"{off}, so that the largest is 1: the output is not divided by the normaliser{at('output')}"
+    elif last := _last_tile(row, ratio, relative):
+        yield (
+            f"{off}: the normaliser is that of the last tile of {last} keys alone, what was summed before it is lost"
+            f"{at('normaliser')}"
         )
     elif keys := _keys_of_score_0(row, ratio, relative):
         yield (
             f"{off}: as if {keys} more {'key' if keys == 1 else 'keys'} of score 0 and without a value were summed, "
-            "such as a masked slot or an empty split that counts"
+            f"such as a masked slot or an empty split that counts{at('scores')}"
         )
     else:
-        yield f"{off}: the normaliser, or a key that only it counts"
+        yield f"{off}: the normaliser, or a key that only it counts{at('normaliser')}"
 
 
 def _too_often(row: Row) -> str:
@@ -152,12 +151,29 @@ def _stale_normaliser(row: Row, ratio: float, relative: float) -> str:
     return ""
 
 
+def _last_tile(row: Row, ratio: float, relative: float) -> int:
+    """The tile for which the sum of the last one alone gives this factor, 0 for none."""
+    tokens, weights = row.mine[row.visible], row.true[row.visible]
+    for tile in dict.fromkeys((row.case.block_size, *TILES)):
+        share = float(weights[tokens // tile == tokens.max() // tile].sum())
+        if share and not _close(share, 1.0, 4 * relative) and _close(ratio * share, 1.0, 4 * relative):
+            return tile
+    return 0
+
+
 def _logs(row: Row) -> Array:
     """Log of the true weight of each token in order, -inf for those it does not see."""
     logs = np.full(row.case.batch[row.sequence].kv_len, -np.inf)
     with np.errstate(divide="ignore"):
         logs[row.mine[row.visible]] = np.log(row.true[row.visible])
     return logs
+
+
+def _negative(row: Row, there: NDArray[np.bool_]) -> str:
+    """No exponential is negative."""
+    least = int(np.where(there, row.got, np.inf).argmin())
+    words = f"the weight of token {row.mine[least]} is {row.got[least]:.4g}, but none is negative"
+    return f"{words}: what V is multiplied by is no exponential of a score{at('output')}"
 
 
 def _repeated(row: Row, there: NDArray[np.bool_]) -> str:
@@ -185,6 +201,7 @@ def _stale(row: Row, there: NDArray[np.bool_]) -> str:
     return (
         f"{row.where_is(np.sort(tokens[first]))} {'count' if first.sum() > 1 else 'counts'} {factor:.4g} times as much "
         "as it should: what was summed before is not rescaled when the maximum moves"
+        f"{at('output')}"
     )
 
 
@@ -194,8 +211,11 @@ def _apart(row: Row, there: NDArray[np.bool_]) -> str:
         return ""
     tokens, times, alike = odd
     if len(tokens) > 1 and alike:
-        return f"{row.where_is(tokens)} count {times:.4g} times as much as they should: that tile is not rescaled"
-    return f"the scores of {row.where_is(tokens)} are wrong, those of the other tokens are right"
+        return (
+            f"{row.where_is(tokens)} count {times:.4g} times as much as they should: that tile is not rescaled"
+            f"{at('output')}"
+        )
+    return f"the scores of {row.where_is(tokens)} are wrong, those of the other tokens are right{at('K', 'scores')}"
 
 
 def _odd_ones(row: Row, there: NDArray[np.bool_], usual: float) -> tuple[NDArray[np.int64], float, bool] | None:
@@ -222,7 +242,7 @@ def _tiles(row: Row, there: NDArray[np.bool_]) -> str:
             stale = np.sort(tokens[np.isin(tiles, off)])
             return (
                 f"the weights of {listed(stale, 'token')} are off by a factor ({first:.4g} in the first tile) against "
-                f"those of the last tile of {size}: they are not rescaled when the maximum moves"
+                f"those of the last tile of {size}: they are not rescaled when the maximum moves{at('output')}"
             )
     return ""
 
@@ -240,117 +260,24 @@ def power(got: Array, true: Array, within: Array) -> str:
     if abs(exponent - 1) < 1e-4 or not _fits(got[usable], wanted, loose):
         return ""
     if abs(exponent - np.log(2)) < 1e-3:
-        return "the weights are powers of 2, but should be of e: a natural logarithm taken for one in base 2"
+        words = "a natural logarithm taken for one in base 2"
+        return f"the weights are powers of 2, but should be of e: {words}{at('scores')}"
     if abs(exponent - np.log2(np.e)) < 1e-3:
-        return "the weights are powers of e, but should be of 2: scores that hold log2(e) already"
+        return "the weights are powers of e, but should be of 2: scores that hold log2(e) already" + at("scores")
     if usable.sum() == 2:  # any two weights fit
         return (
             f"the scores are {exponent:.4g} times as far apart as they should be: the scale, or one of the two scores"
+            f"{at('K', 'scores')}"
         )
-    return f"the weights are those of scores {exponent:.4g} times as large: the scale"
+    return f"the weights are those of scores {exponent:.4g} times as large: the scale{at('scores')}"
 
 
 def worst(row: Row) -> str:
     """Nothing is common to them."""
     there = row.visible
     differ = np.abs(row.got - row.true) * there
-    at, wrong = int(differ.argmax()), row.weights.wrong[row.token, row.head] & there
+    most, wrong = int(differ.argmax()), row.weights.wrong[row.token, row.head] & there
     return (
-        f"{wrong.sum()} of {there.sum()} weights are wrong, that of token {row.mine[at]} the most: "
-        f"{row.got[at]:.4g}, but should be {row.true[at]:.4g}"
+        f"{wrong.sum()} of {there.sum()} weights are wrong, that of token {row.mine[most]} the most: "
+        f"{row.got[most]:.4g}, but should be {row.true[most]:.4g}{at('K', 'scores')}"
     )
-
-
-# --- a feature that is forgotten ---------------------------------------------------------------------------------
-
-
-def _forgotten(row: Row) -> str:
-    """The weights are right for inputs that differ in one respect."""
-    cells = row.weights.cells
-    for words, case, change in _suppositions(row):
-        supposedly = supposed(case, change, cells)[row.token, row.head]
-        own = row.visible
-        off = np.abs(row.got - supposedly)[own]
-        if (off <= 4 * row.within[own].max()).all() and np.abs(supposedly - row.true)[own].max() > off.max():
-            return words
-    return ""
-
-
-def _suppositions(row: Row) -> Iterator[tuple[str, Case, Callable[[Materials], Any]]]:
-    case, plain = row.case, Case()
-    for name, words in FEATURES.items():
-        if getattr(case, name) != getattr(plain, name):
-            yield f"the weights are those without {words}", replace(case, **{name: getattr(plain, name)}), _nothing
-    if case.new_kv == "dense" and case.k_scale != 1:
-        yield "the weights are those with the scale of the cached K on the new K as well", case, _scale_new_k
-    for dims in (dims for dims in DIMS if dims < case.head_dim):
-        yield f"the weights are those of the first {dims} dims of q and K", case, partial(_first_dims, dims=dims)
-    for words, strides in _other_strides(case):
-        yield f"the weights are those of K read with the strides of {words}", case, partial(_restride, strides=strides)
-    for shift in range(1, min(case.num_kv_heads, 8)):
-        words = f"the weights are those of K {shift} KV {'head' if shift == 1 else 'heads'} further on"
-        yield words, case, partial(_roll, name="k_cache", by=shift, axis=2)
-    for shift in range(1, min(case.num_q_heads, 8)):
-        words = f"the weights are those of q {shift} {'head' if shift == 1 else 'heads'} further on"
-        yield words, case, partial(_roll, name="q", by=shift, axis=1)
-    for shift in range(1, min(case.tokens * case.num_q_heads, MOST_ROWS)):
-        words = (
-            f"the weights are those of q of {_other_row(row, shift)}: the offset of q, or one of its strides, is wrong"
-        )
-        yield words, case, partial(_other_rows, by=shift)
-
-
-def _other_row(row: Row, shift: int) -> str:
-    """The row of q that is so many rows further on, heads counted within tokens."""
-    heads = row.case.num_q_heads
-    token, head = divmod((row.token * heads + row.head + shift) % (row.case.tokens * heads), heads)
-    return f"token {token}, head {head} of the batch"
-
-
-def _other_rows(materials: Materials, by: int) -> None:
-    q = materials.inputs.q
-    rows = q.view.copy().reshape(-1, q.shape[2])
-    q.view[...] = np.roll(rows, -by, axis=0).reshape(q.shape)
-
-
-def _nothing(materials: Materials) -> None:  # noqa: ARG001  (the case itself is changed)
-    return None
-
-
-def _scale_new_k(materials: Materials) -> None:
-    tensor: Tensor = materials.inputs.k_new
-    scaled = tensor.view.astype(np.float64) * scales(materials.case)[0][:, None]
-    tensor.view[...] = scaled.astype(tensor.view.dtype)
-
-
-def _first_dims(materials: Materials, dims: int) -> None:
-    materials.inputs.q.view[..., dims:] = 0
-
-
-def _other_strides(case: Case) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Strides that a kernel may take for those of K, in words; none of a pool too large to be read through."""
-    materials = materialise(case)
-    k, v = materials.inputs.k_cache, materials.inputs.v_cache
-    block, slot, head, dim = k.strides
-    found = {
-        "V": v.strides,
-        "blocks that lie block_size tokens apart": (case.block_size * slot, slot, head, dim),
-        "heads that lie head_dim apart": (block, slot, case.head_dim, dim),
-        "a cache without gaps": contiguous(k.shape),
-    }
-    yield from ((words, strides) for words, strides in found.items() if strides != k.strides and not k.storage.sparse)
-
-
-def _restride(materials: Materials, strides: tuple[int, ...]) -> None:
-    """K as it is read through other strides; 0 beyond its memory."""
-    k = materials.inputs.k_cache
-    places = sum(
-        index * stride for index, stride in zip(np.indices(k.shape, sparse=True), strides, strict=True)
-    ) + np.int64(k.offset)
-    inside = places < len(k.storage.data)
-    k.view[...] = np.where(inside, k.storage.data[np.where(inside, places, 0)], 0)
-
-
-def _roll(materials: Materials, name: str, by: int, axis: int) -> None:
-    tensor: Tensor = getattr(materials.inputs, name)
-    tensor.view[...] = np.roll(tensor.view.copy(), -by, axis=axis)

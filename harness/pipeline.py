@@ -17,13 +17,14 @@ from harness.executors import Executor, Observed, executor
 from harness.executors.base import Conditions
 from harness.inputs import Materials, materialise
 from harness.judge import judge
+from harness.landmarks import Landmarks, landmarks
 from harness.laws import First, told
 from harness.operations import ATTENTION
 from harness.platforms import judging
 from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
-from harness.results import READ_KINDS, RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
+from harness.results import NOT_WRITTEN, READ_KINDS, RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
 from harness.subjects import Subject, load
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
@@ -119,7 +120,7 @@ class Session:
             findings += self.compared(observed, run.bound)
         if not findings:
             findings += looks.look(First(run, reading.arithmetic, self))
-        findings = self.xrayed(findings) if self.explain else findings
+        findings = self.xrayed(findings, landmarks(attending(observed.ttir))) if self.explain else findings
         findings = findings if self.case.before is None else _remembered(findings)
         return self._result(run, findings, reading)
 
@@ -131,15 +132,23 @@ class Session:
         found = suspect(self.observe_on(where, materials))
         return [msgspec.structs.replace(f, **found) if f.kind in wrong else f for f in findings]
 
-    def xrayed(self, findings: list[Finding]) -> list[Finding]:
+    def xrayed(self, findings: list[Finding], known: Landmarks) -> list[Finding]:
         """The findings of an output that is wrong by itself, with what the weights behind it say."""
+        if not self.lost and findings and all(f.kind == "block order" for f in findings):
+            return [msgspec.structs.replace(f, explains=self._elsewhere(known)) for f in findings]
         wrong = [f for f in findings if f.family == "wrong output" and f.kind not in RELATIONAL_KINDS]
         kinds = {f.kind for f in wrong}
         if kinds <= READ_KINDS or self.lost or "unwritten output" in kinds:  # what is not there has no weights
             return findings
-        words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()))
+        words = xray.explain(self.case, self.look, next((f.where for f in wrong if f.where), ()), known)
         told = min(wrong, key=lambda f: SEVERITY.index(f.kind))
         return [msgspec.structs.replace(f, explains=(*f.explains, *words)) if f is told else f for f in findings]
+
+    def _elsewhere(self, known: Landmarks) -> tuple[str, ...]:
+        """What the weights say where blocks lie elsewhere: where they lay, the output was right by luck."""
+        changed = relations.RENUMBER.transform(self.case, self.takes)
+        words = () if changed is None else xray.explain(changed, self.look, known=known)
+        return tuple(f"with its blocks elsewhere: {sentence}" for sentence in words)
 
     def look(self, materials: Materials) -> Seen | None:
         """What one more call gives, with the bound of its own inputs."""
@@ -305,5 +314,5 @@ def _no_verdict(observed: Observed) -> str:
     if failure is None:
         return ""
     if failure.not_written:
-        return f"not written yet ({failure.line})"
+        return f"{NOT_WRITTEN} ({failure.line}){f': {failure.message}' if failure.message else ''}"
     return f"the executor cannot: {failure.message}" if failure.unsupported else ""

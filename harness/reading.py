@@ -1,6 +1,6 @@
 """Reads a kernel's arithmetic from its IR: where sums, products and casts round, so the bound is the kernel's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -49,7 +49,7 @@ def _seen(ttir: tuple[str, ...], dtype: str, block_size: int) -> Reading:
     """What the text of the kernels shows."""
     if not ttir:
         return Reading(Arithmetic.widest(dtype))
-    kernels = {text: _kernel(text) for text in ttir}
+    kernels = {text: kernel_of(text) for text in ttir}
     parts = [kernel.arithmetic(block_size) for kernel in kernels.values()]
     notes = [note for kernel in kernels.values() for note in kernel.notes()]
     if not any(kernel.weighs_values() for kernel in kernels.values()):
@@ -66,7 +66,7 @@ def _seen(ttir: tuple[str, ...], dtype: str, block_size: int) -> Reading:
 
 def attending(ttir: tuple[str, ...]) -> tuple[str, ...]:
     """The kernels that sum or exponentiate, if any: one that only fills the cache has no part in the attention."""
-    found = tuple(text for text in ttir if _kernel(text).computes())
+    found = tuple(text for text in ttir if kernel_of(text).computes())
     return found or ttir
 
 
@@ -97,7 +97,7 @@ def _broken(ttir: tuple[str, ...], declared: dict[str, Any]) -> Iterator[str]:
     """Promises of the declaration that an operation breaks."""
     for name, what in _PROMISED.items():
         kernels = ttir if name != "partial_dtype" else tuple(text for text in ttir if text != ttir[-1])
-        for kept, op in (found for text in kernels for found in _kernel(text).kept()[name]):
+        for kept, op in (found for text in kernels for found in kernel_of(text).kept()[name]):
             if name in declared and _coarser(kept, declared[name]):
                 yield f"{what}: declared {declared[name]}, but {kept} at {op.line}"
                 break
@@ -142,7 +142,7 @@ def _wider(a: str, b: str) -> str:
     return max(a, b, key=lambda name: FORMATS[name][0])
 
 
-class _Kernel:
+class Kernel:
     """One function of TTIR with its values by name."""
 
     def __init__(self, function: Function) -> None:
@@ -160,11 +160,14 @@ class _Kernel:
                 self.users.setdefault(operand, []).append(op)
         self.sums = [op for op in self.ops if op.name == "tt.reduce" and self._adds(op)]
         self.dots = [op for op in self.ops if op.name == "tt.dot"]
+        loops = [op for op in self.ops if op.name in ("scf.for", "scf.while")]
+        inner = [op for loop in loops for region in loop.regions for block in _nested(region) for op in block.ops]
+        self.repeated = {result for op in inner for result in op.results}
 
     def arithmetic(self, block_size: int) -> Arithmetic:
         """Everything that the bound asks for."""
-        scores, outputs, normalisers = self._sorted_sums()
-        _, output_dots = self._sorted_dots()
+        scores, outputs, normalisers = self.sorted_sums()
+        _, output_dots = self.sorted_dots()
         kept = {name: _least([kind for kind, _ in found]) for name, found in self.kept().items() if name in _SUMMED}
         return Arithmetic(
             **kept,  # type: ignore[arg-type]  # names of types only
@@ -180,8 +183,8 @@ class _Kernel:
 
     def kept(self) -> dict[str, list[tuple[str, Op]]]:
         """What may be promised, with the operations that decide on it and the type, or precision, of each."""
-        scores, outputs, normalisers = self._sorted_sums()
-        score_dots, output_dots = self._sorted_dots()
+        scores, outputs, normalisers = self.sorted_sums()
+        score_dots, output_dots = self.sorted_dots()
         by_type = {
             "qk_accumulator": scores + score_dots,
             "pv_accumulator": outputs + output_dots,
@@ -195,7 +198,7 @@ class _Kernel:
 
     def weighs_values(self) -> bool:
         """Whether a product of softmax weights and values is recognised."""
-        _, outputs, _ = self._sorted_sums()
+        _, outputs, _ = self.sorted_sums()
         return bool(outputs) or any(self._from_exponential(dot.operands[0]) for dot in self.dots)
 
     def stored(self) -> str:
@@ -211,7 +214,7 @@ class _Kernel:
 
     def notes(self) -> Iterator[str]:
         """What costs accuracy, with the line where it happens."""
-        scores, outputs, _ = self._sorted_sums()
+        scores, outputs, _ = self.sorted_sums()
         for what, sums in (("q*k", scores), ("p*v", outputs)):
             for op in sums:
                 if _element(op) in ("float16", "bfloat16"):
@@ -225,7 +228,7 @@ class _Kernel:
         if self._dot_precision() == "tf32":
             yield "a tl.dot on float32 runs in TF32, which drops 13 bits of its operands; write input_precision='ieee'"
 
-    def _sorted_sums(self) -> tuple[list[Op], list[Op], list[Op]]:
+    def sorted_sums(self) -> tuple[list[Op], list[Op], list[Op]]:
         """Sums over q*k, over p*v, and over p alone."""
         products = [op for op in self.sums if self._product(op) is not None]
         outputs = [op for op in products if self._from_exponential(op.operands[0])]
@@ -233,7 +236,7 @@ class _Kernel:
         normalisers = [op for op in self.sums if op not in products and self._from_exponential(op.operands[0])]
         return scores, outputs, normalisers
 
-    def _sorted_dots(self) -> tuple[list[Op], list[Op]]:
+    def sorted_dots(self) -> tuple[list[Op], list[Op]]:
         """Matrix products of q and k, and of p and v."""
         scores = [dot for dot in self.dots if not self._from_exponential(dot.operands[0])]
         return scores, [dot for dot in self.dots if dot not in scores]
@@ -275,7 +278,7 @@ class _Kernel:
     def _rounded_scores(self) -> list[Op]:
         """The exponentials, and the casts between a sum of q*k and them."""
         exponentials = [op for op in self.ops if op.name in _EXPONENTIALS]
-        before = {name for op in exponentials for name in self._ancestors(op.operands[0])}
+        before = {name for op in exponentials for name in self.ancestors(op.operands[0])}
         casts = [op for op in self.ops if op.name in _ROUNDS and op.results[0] in before]
         return exponentials + [op for op in casts if not self._from_exponential(op.operands[0])]
 
@@ -296,7 +299,7 @@ class _Kernel:
         cast_names = {op.results[0] for op in casts}
         if not casts or not normalisers:
             return "uncast" if normalisers else "unknown"
-        cast = [bool(cast_names & set(self._ancestors(op.operands[0]))) for op in normalisers]
+        cast = [bool(cast_names & set(self.ancestors(op.operands[0]))) for op in normalisers]
         return "cast" if all(cast) else "unknown" if any(cast) else "uncast"
 
     def _dot_precision(self) -> str:
@@ -319,9 +322,9 @@ class _Kernel:
         return self._has(name, _EXPONENTIALS)
 
     def _has(self, name: str, wanted: tuple[str, ...]) -> bool:
-        return any(op.name in wanted for value in self._ancestors(name) if (op := self.defined.get(value)))
+        return any(op.name in wanted for value in self.ancestors(name) if (op := self.defined.get(value)))
 
-    def _ancestors(self, name: str) -> Iterator[str]:
+    def ancestors(self, name: str) -> Iterator[str]:
         """The values that this one is computed from, within its own tile."""
         waiting, seen = [name], {name}
         while waiting:
@@ -335,13 +338,18 @@ class _Kernel:
 
 
 @cache
-def _kernel(text: str) -> _Kernel:
+def kernel_of(text: str) -> Kernel:
     """Once per specialisation."""
-    return _Kernel(parse(text))
+    return Kernel(parse(text))
 
 
 def _all_blocks(function: Function) -> Iterator[Block]:
-    waiting = list(function.body)
+    yield from _nested(function.body)
+
+
+def _nested(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks and those inside them, what a reduction does to two numbers left out."""
+    waiting = list(blocks)
     while waiting:
         block = waiting.pop(0)
         yield block

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness import coverage, reach
 from harness.case import Case
 from harness.profiles import FEATURES
-from harness.results import PLATFORM, Finding
+from harness.results import NOT_WRITTEN, PLATFORM, Finding
 from harness.summary import Found, Summary
 from harness.traits import BY_NAME, RUNGS, rung
 
@@ -59,6 +59,8 @@ def witness_lines(summary: Summary) -> Iterator[str]:
 
 def drawn_lines(summary: Summary) -> Iterator[str]:
     """What was drawn, field by field, with 0 for what was not."""
+    if not summary.cases:
+        return
     if summary.drawn:
         yield "judged cases by what was drawn:"
     yield from (f"  {line}" for line in coverage.lines(summary.drawn))
@@ -85,6 +87,9 @@ def declined_lines(summary: Summary) -> Iterator[str]:
 
 def ladder_lines(summary: Summary, subject: str) -> Iterator[str]:
     """How far the subject is right, and what limits it."""
+    if subject in summary.not_written:
+        yield f"{subject}: {summary.not_written[subject]}"
+        return
     found = [f for f in summary.findings if f.subject == subject and f.finding.kind != PLATFORM]
     passed = summary.passed.get(subject, {})
     yield f"{subject}: {ladder_verdict(passed, found)}"
@@ -236,7 +241,7 @@ def verdict(summary: Summary) -> str:
     if summary.platform_faults:
         return f"no verdict: the platform {summary.platform} is at fault, see above"
     if not summary.cases:
-        return "nothing ran: no verdict"
+        return f"{NOT_WRITTEN}: no verdict" if summary.not_written else "nothing ran: no verdict"
     tolerated = f", {known} known" if known else ""
     ended = " (interrupted)" if summary.interrupted else ""
     return f"{new or 'no'} new {'finding' if new == 1 else 'findings'}{tolerated}{ended}"

@@ -57,6 +57,8 @@ SEVERITY = (
 )
 
 
+#: How a subject that raises NotImplementedError is declined.
+NOT_WRITTEN = "not written yet"
 #: A result with this note comes from a worker whose device context is lost.
 RETIRE_NOTE = "worker must be replaced"
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from harness.case import NEW_TOKENS, Case
 from harness.inputs import Materials
+from harness.landmarks import at
 from harness.listing import listed
 from harness.places import behind
 from harness.probe import DENSE, Weights
@@ -17,6 +18,8 @@ from harness.tensors import Array
 NOTHING, LITTLE = 1e-6, 1e-3
 #: So many tokens further on a query may be taken to stand.
 FURTHEST = 64
+#: Tiles that a kernel may walk in, beside one per block.
+TILES = (16, 32, 64, 128)
 #: Scores below this are less than a number that some take for -inf.
 FAR_BELOW = -1000.0
 
@@ -138,25 +141,11 @@ class Row:
             if other != self.sequence and np.abs(self.got[of_other]).sum() > (1 - LITTLE) * total:
                 return (
                     f"the output is that of sequence {other} (its {listed(sorted(self._of(other)), 'token')}): the "
-                    "offset of the queries, of the output or of the table's row is another sequence's"
+                    f"offset of the queries, of the output or of the table's row is another sequence's{at('table')}"
                 )
         return ""
 
-    def strides_of_k(self) -> str:
-        """All the weight lies where V would be if it were laid out as K is."""
-        k, v = self.materials.inputs.k_cache, self.materials.inputs.v_cache
-        if k.strides == v.strides:
-            return ""
-        words = f"V is read with the strides of K, {k.strides}, but has its own, {v.strides}"
-        return words if self._moved(k.strides, 0) else ""
-
-    def query_head(self) -> str:
-        """All the weight lies where V would be if the head of the query were its KV head."""
-        strides, further = self.v_strides, self.head - self.kv_head
-        words = f"V is read where head {self.head} would lie, that of the query, and not its KV head {self.kv_head}"
-        return words if further and self._moved(strides, further * strides[2]) else ""
-
-    def _moved(self, strides: tuple[int, ...], further: int) -> bool:
+    def moved(self, strides: tuple[int, ...], further: int) -> bool:
         """Whether all the weight lies where these strides, and so many elements further on, lead."""
         cells, own = self.weights.cells, np.flatnonzero(self.visible)
         axes = np.stack([cells.blocks, cells.offsets, cells.heads], axis=1)
@@ -213,13 +202,13 @@ class Row:
         words = behind(block, self.sequence, tables[self.sequence])
         words = f"; {words}" if words else ""
         if owners:
-            return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}{words}"
+            return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}{words}{at('table')}"
         padding = self.materials.inputs.block_tables.view[self.sequence, len(tables[self.sequence]) :]
         if block in padding.tolist():
             empty = self.case.batch[self.sequence].kv_len == 0
             why = "a sequence without tokens is walked" if empty else "the loop over blocks goes one too far"
             return f"only the padding of the table names that block: {why}"
-        return f"no sequence owns that block{words}"
+        return f"no sequence owns that block{words}{at('table')}"
 
     def hidden(self) -> Iterator[str]:
         """Weight on tokens of its own that it may not see."""
@@ -268,9 +257,18 @@ class Row:
             return f"as if the query stood at position {kept}, not {self.position}: a causal mask aligned top-left"
         if left >= 0 and count == 1 and tokens[0] == self.position - left:
             return "the first key of the window"
+        if tile := self._last_tile(tokens, seen):
+            return f"only the last tile of {tile} keys counts, what was summed before it is lost{at('output')}"
         if tokens[-1] == seen[-1] and np.array_equal(tokens, seen[-count:]):
             return "the last of what the query sees"
         return ""
+
+    def _last_tile(self, tokens: NDArray[np.int64], seen: NDArray[np.int64]) -> int:
+        """The tile, in keys, all but the last of which is missing; 0 where there is none."""
+        kept = seen[len(tokens) :]
+        sizes = (size for size in (self.case.block_size, *TILES) if len(kept) and kept[0] % size == 0)
+        whole = np.array_equal(tokens, seen[: len(tokens)])
+        return next((size for size in sizes if whole and kept[-1] - kept[0] < size), 0)
 
 
 def _weigh(places: Iterable[int], got: Array) -> str:

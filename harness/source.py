@@ -23,7 +23,7 @@ class Source:
     def read(cls, path: Path) -> "Source":
         """The file; raises WrongUse where it is none, or no Python."""
         if not path.is_file():
-            raise WrongUse(f"mutants are to be made of {path}, but there is no such file")
+            raise WrongUse(f"{path} is to be read, but there is no such file")
         source = cls(path.name, path.read_text(encoding="utf-8"))
         try:
             source.tree  # noqa: B018  (parsed here, so that a wrong file is told at once)
@@ -83,11 +83,12 @@ class Source:
     def kernels(self) -> list[Function]:
         """The functions that Triton compiles, in their order: those decorated with `triton.jit`, helpers as well."""
         functions = [node for node in ast.walk(self.tree) if isinstance(node, Function)]
-        found = [node for node in functions if any(_is_jit(decorator) for decorator in node.decorator_list)]
+        found = [node for node in functions if any(is_jit(decorator) for decorator in node.decorator_list)]
         return sorted(found, key=lambda node: node.lineno)
 
 
-def _is_jit(decorator: ast.expr) -> bool:
+def is_jit(decorator: ast.expr) -> bool:
+    """Whether it is `triton.jit`, with or without arguments."""
     named = decorator.func if isinstance(decorator, ast.Call) else decorator
     return name_of(named) == "jit"
 

@@ -20,6 +20,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Promise = Literal["strides", "types", "lengths", "blocks", "slots", "heads", "devices", "dims"]
 
 
+#: Declared as () these say something: nothing promised, nothing left out; of new_kv the error is told elsewhere.
+MAY_BE_EMPTY = ("promises", "not_drawn", "new_kv")
+
+
 class WrongUse(Exception):
     """The user asked for something that cannot be: exit code 2 and this one line."""
 
@@ -124,6 +128,9 @@ def declare(**declared: Any) -> Declaration:
         declaration = msgspec.convert(declared, Declaration, strict=True)
     except msgspec.ValidationError as error:
         raise WrongUse(f"@subject: {error}") from None
+    empty = [name for name, value in declared.items() if value == () and name not in MAY_BE_EMPTY]
+    if empty:
+        raise WrongUse(f"@subject: {empty[0]} is (), but should name at least one")
     nameless = sorted(set(declaration.corners) - set(Declaration.__struct_fields__))
     if nameless:
         raise WrongUse(f"@subject: corners explains {nameless[0]!r}, which is no declaration")

@@ -3,7 +3,9 @@
 import atexit
 import functools
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from harness.commands import default_executor
 from harness.corpus import Corpus, Entry
 from harness.pool import Worker
 from harness.report import finding_lines
-from harness.results import Result
+from harness.results import NOT_WRITTEN, Result
 from harness.running import InProcess
 from harness.subjects import WrongUse, from_function, load
 from harness.summary import Summary
@@ -45,10 +47,19 @@ def check(
         stop_at_first=True,
     )
     __tracebackhide__ = True
-    summary = Campaign(plan, InProcess(subject, where)).run()
+    with undisturbed():
+        summary = Campaign(plan, InProcess(subject, where)).run()
     if summary.interrupted:
         raise KeyboardInterrupt
     complain(summary)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A suite may make errors of warnings; that is about its own code, and not about what is loaded here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
 
 
 def complain(summary: Summary) -> None:
@@ -60,6 +71,8 @@ def complain(summary: Summary) -> None:
         raise RuntimeError("\n".join(finding_lines(found, 1)))
     for found in summary.findings:
         raise AssertionError("\n".join(finding_lines(found, 1)))
+    for name, words in summary.not_written.items():
+        raise AssertionError(f"{name}: {words}")
     if not summary.cases:
         raise AssertionError(f"nothing ran: {summary.declined or 'no case was drawn'}")
 
@@ -77,8 +90,12 @@ def replay(corpus: str | Path, function: Callable[..., Any] | str, executor: str
 
     @pytest.mark.parametrize("entry", [entry for _, entry in able], ids=[path.stem for path, _ in able])
     def test_case(entry: Entry) -> None:
-        result = _replayed(entry, function, where)
+        with undisturbed():
+            result = _replayed(entry, function, where)
         assert not result.harness_fault, result.harness_fault
+        if result.declined and not result.declined.startswith(NOT_WRITTEN):
+            pytest.skip(result.declined)
+        assert not result.declined, result.declined
         assert not result.findings, "; ".join(finding.message for finding in result.findings)
 
     return test_case

@@ -34,7 +34,8 @@ class Found(Record, frozen=True):
         """Whether a finding on a case with these traits is this fault met again; a platform's fault touches all."""
         if self.finding.kind == PLATFORM:
             return finding.kind in (PLATFORM, *JUDGED_KINDS)
-        same = subject == self.subject and finding.family == self.finding.family
+        moved = finding.kind == "determinism" and finding.detail == self.finding.kind  # the same change, less visible
+        same = subject == self.subject and (moved or finding.family == self.finding.family)
         return same and set(self.needs) <= set(names)
 
 
@@ -51,6 +52,7 @@ class Summary(Record, frozen=True):
     passed: dict[str, dict[int, int]] = {}  # subject to rung to cases
     failed: int = 0
     declined: dict[str, int] = {}
+    not_written: dict[str, str] = {}  # subject to what it says; it was not asked any more
     not_drawn: dict[str, tuple[str, ...]] = {}
     drawn: dict[str, dict[str, int]] = {}  # field to value to judged cases; 0 where it could have been drawn
     reached: dict[str, dict[str, int]] = {}  # subject to behaviour of its source to cases; 0 where only possible
@@ -124,6 +126,7 @@ def _merge_two(a: Summary, b: Summary) -> Summary:
         passed=_add_rows(a.passed, b.passed),
         failed=a.failed + b.failed,
         declined=_add(a.declined, b.declined),
+        not_written=a.not_written | b.not_written,
         not_drawn=a.not_drawn | b.not_drawn,
         drawn=_add_rows(a.drawn, b.drawn),
         reached=_add_rows(a.reached, b.reached),

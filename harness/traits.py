@@ -116,7 +116,8 @@ def _one_block(case: Case, seq: Seq) -> int:
 
 
 def _near_rows(case: Case) -> Case:
-    near = {"q_layout": {"far": "contiguous"}, "out_layout": {"far": "given"}}
+    """Far rows are strided ones as well: near each other they still are, so that what only needs strides needs less."""
+    near = {"q_layout": {"far": "fused_qkv"}, "out_layout": {"far": "given"}}
     return replace(case, **{name: known.get(getattr(case, name), getattr(case, name)) for name, known in near.items()})
 
 
@@ -231,7 +232,7 @@ TRAITS = (
     Trait(
         "strided q",
         4,
-        lambda c: c.q_layout not in ("contiguous", "far"),
+        lambda c: c.q_layout != "contiguous",
         _reset("q_layout"),
         'q_layouts=("contiguous",)',
     ),
@@ -244,7 +245,13 @@ TRAITS = (
     ),
     Trait("strided cache", 4, lambda c: {*c.kv_layouts} != {"nhd"}, _reset("layout", "v_layout"), 'layouts=("nhd",)'),
     Trait("far blocks", 5, lambda c: c.placement in FAR, _reset("placement"), 'placements=("in_order", "shuffled")'),
-    Trait("far rows", 5, lambda c: "far" in (c.q_layout, c.out_layout), _near_rows, 'q_layouts=("contiguous",)'),
+    Trait(
+        "far rows",
+        5,
+        lambda c: "far" in (c.q_layout, c.out_layout),
+        _near_rows,
+        'q_layouts=("contiguous", "fused_qkv", "transposed_heads")',
+    ),
     Trait("window", 6, lambda c: c.window != (-1, -1), _reset("window", "slid_out"), "window=False"),
     Trait("tokens that slid out", 6, lambda c: c.slid_out, _reset("slid_out"), "slid_out=False"),
     Trait("softcap", 6, lambda c: c.softcap > 0, _reset("softcap"), "softcap=False"),

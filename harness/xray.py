@@ -4,13 +4,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness import factors, overflows, states, suppositions
+from harness import factors, misreadings, overflows, states, suppositions
+from harness.arithmetic import Arithmetic
 from harness.bounds import exceeds
 from harness.case import FAR, Case, replace
 from harness.inputs import materialise
+from harness.judge import judge
+from harness.landmarks import Landmarks, at, told
 from harness.listing import listed
 from harness.operations import ATTENTION
-from harness.probe import DIM_CYCLE, Look, Make, Weights, dim_pattern, dims, padded, plain, quiet, weights
+from harness.platforms import platform
+from harness.probe import DIM_CYCLE, Look, Make, Seen, Weights, dim_pattern, dims, padded, plain, quiet, weights
 from harness.rows import Row
 from harness.traits import BY_NAME
 
@@ -23,15 +27,21 @@ POISONED = {
 }
 #: The rest of what a row is accused of adds little.
 MOST_SENTENCES = 4
+#: Two outputs that come so near, in parts of the largest element, are the same.
+ALIKE = 0.02
 #: How far a weight that was recovered may move the logarithm of a sum.
 LOOSE = 1e-4
 
 
-def explain(case: Case, look: Look, where: tuple[int, ...] = ()) -> tuple[str, ...]:
+def explain(case: Case, look: Look, where: tuple[int, ...] = (), known: Landmarks | None = None) -> tuple[str, ...]:
     """Sentences on the row at `where` (sequence, token, head), or on the first whose weights are wrong.
 
     Nothing where V cannot be changed alone (a prefix of K), or where no output comes back.
     """
+    return tuple(told(sentence, known or {}) for sentence in _sentences(case, look, where))
+
+
+def _sentences(case: Case, look: Look, where: tuple[int, ...]) -> tuple[str, ...]:
     if not _applies(case):
         return ()
     tame = plain(case)
@@ -107,7 +117,21 @@ def _added(case: Case, look: Look) -> str:
     wrong = exceeds(seen.out, seen.bound) & np.isfinite(out)
     if not wrong.any():
         return ""
-    return f"the output is {out[wrong][0]:.4g} where V is 0 everywhere: something is added to it that is no V"
+    words = f"the output is {out[wrong][0]:.4g} where V is 0 everywhere"
+    if _is_of_keys(case, seen):
+        return f"{words}: it is the mean of K, in place of V{at('output')}"
+    return f"{words}: something is added to it that is no V{at('output')}"
+
+
+def _is_of_keys(case: Case, seen: Seen) -> bool:
+    """Whether the output, where V is 0, is what it would be if V were K."""
+    if case.op == "merge" or case.value_dim != case.head_dim or case.op == "step":
+        return False
+    materials = quiet(case)
+    materials.inputs.v_cache.view[...] = materials.inputs.k_cache.view
+    truth = judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64").truth
+    off, size = np.abs(np.asarray(seen.out).astype(np.float64) - truth), np.abs(truth).max(initial=0.0)
+    return bool(size and (off <= ALIKE * size).all())
 
 
 def _mixed_dims(case: Case, look: Look) -> str:
@@ -225,7 +249,7 @@ def _wrong(case: Case, look: Look) -> bool:
 
 def _of_row(row: Row) -> Iterator[str]:
     """What is wrong with the weights of one row, the most telling first."""
-    if whole := row.strides_of_k() or row.query_head() or row.someone_elses():
+    if whole := misreadings.of_v(row) or row.someone_elses() or misreadings.lookup(row):
         yield f"{row.place}: {whole}"
         return
     if not row.visible.any():

@@ -15,14 +15,15 @@ TORCH = {"torch", "triton"}
 WITHOUT_TORCH = (
     "against", "attribution", "blocks", "building", "builds", "campaign", "clocking", "columns", "commands",
     "comparing", "comparison", "comparison_figure", "comparison_table", "compiles", "compiles_table", "confirming",
-    "control", "corpus", "crew", "doctor", "drawing", "exam", "exam_page", "exam_table", "examiner", "fixed", "fuzz",
-    "gate", "gate_page", "gate_report", "gating", "git", "hunt", "injections", "journal", "junit", "keeping", "known",
     "anywhere", "batches", "calls", "kvsize", "layouts", "likeness", "mix", "neighbours", "parameters", "placing",
     "recorded", "recording", "scaling",
-    "machine", "markdown", "mutants", "mutate", "narrowing", "operators", "outcome", "page", "paired", "pictures",
-    "platforms", "pool", "premises", "recipes", "replay", "report", "running", "sarif", "screen", "selection",
-    "settings", "shifts", "show", "shrink", "sides", "source", "strategies", "subjects", "suite", "summary", "tables",
-    "thresholds", "touched", "traits", "trials", "verdicts", "workloads", "__main__",
+    "control", "corpus", "crew", "doctor", "drawing", "exam", "exam_page", "exam_table", "examiner", "fields", "fixed",
+    "fuzz", "gate", "gate_page", "gate_report", "gating", "git", "hunt", "injections", "journal", "junit", "keeping",
+    "known", "machine", "markdown", "mutants", "mutate", "narrowing", "new", "operators", "outcome", "page", "paired",
+    "pictures", "platforms", "pool", "premises", "recipes", "replay", "report", "running", "sarif", "screen",
+    "selection", "settings", "shifts", "show", "shrink", "sides", "source", "strategies", "subjects", "suite",
+    "summary", "synonyms", "tables", "thresholds", "touched", "traits", "trials", "verdicts", "workloads", "wrapping",
+    "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",

@@ -104,6 +104,12 @@ def test_a_file_that_does_not_import_is_wrong_use_and_may_be_mended(tmp_path: Pa
     assert load(f"{path}:f").declaration == Declaration()
 
 
+def test_a_declaration_that_allows_nothing_is_wrong_use() -> None:
+    with pytest.raises(WrongUse, match=r"@subject: dtypes is \(\), but should name at least one"):
+        subject(dtypes=())
+    assert subject(promises=()) is not None
+
+
 def test_an_unknown_declaration_is_named_with_the_known_ones() -> None:
     with pytest.raises(
         WrongUse, match=r"@subject has no declaration 'windows'; there are: op, window, slid_out, softcap"

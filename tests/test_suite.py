@@ -4,12 +4,13 @@ import subprocess
 import sys
 
 import pytest
+import theirs
 from invoked import ROOT, SUBJECTS
 
 from harness import check, replay, suite
 from harness.case import Case, Seq
 from harness.corpus import Corpus, Entry
-from harness.results import Finding
+from harness.results import Finding, Result
 from harness.subjects import WrongUse
 from harness.summary import Summary
 
@@ -49,9 +50,14 @@ def test_check_raises_one_readable_assertion_error_for_a_wrong_one(kernels):
     assert raised.value.__context__ is None
 
 
-def test_check_is_not_content_when_nothing_ran(kernels):
-    with pytest.raises(AssertionError, match=r"nothing ran: \{'not written yet"):
-        check(kernels["not_written"], cases=5, seconds=0.5, executor="gridsim")
+def test_check_is_not_content_when_nothing_ran():
+    with pytest.raises(AssertionError, match=r"nothing ran: \{'the executor cannot: far': 3\}"):
+        suite.complain(Summary(declined={"the executor cannot: far": 3}))
+
+
+def test_check_says_that_a_function_is_not_written_yet_and_asks_no_more(kernels):
+    with pytest.raises(AssertionError, match=r"^not_written: not written yet \("):
+        check(kernels["not_written"], cases=5, executor="gridsim")
 
 
 def test_check_tells_a_fault_of_the_harness_apart():
@@ -65,6 +71,19 @@ def test_check_does_not_swallow_ctrl_c():
 
     with pytest.raises(KeyboardInterrupt):
         check(interrupted, cases=5, executor="gridsim")
+
+
+def test_replay_skips_what_the_executor_cannot_run_with_its_reason(kernels, tmp_path, monkeypatch):
+    Corpus(tmp_path).add(Entry(why="plain", case=Case()))
+    (mark,) = replay(tmp_path, kernels["right"]).pytestmark
+    entry = mark.args[1][0]
+    said = {"declined": "the executor cannot: far"}
+    monkeypatch.setattr(suite, "_replayed", lambda entry, *_: Result(case=entry.case, subject="", executor="", **said))
+    with pytest.raises(pytest.skip.Exception, match="the executor cannot: far"):
+        replay(tmp_path, kernels["right"])(entry)
+    said["declined"] = "not written yet (mine.py:3)"
+    with pytest.raises(AssertionError, match="not written yet"):
+        replay(tmp_path, kernels["right"])(entry)
 
 
 @pytest.fixture
@@ -91,6 +110,38 @@ def test_replay_gives_one_test_per_case_that_the_subject_supports_and_survives_a
     assert [line.split("::")[1].split("[")[0] for line in failed] == ["test_wrong", "test_wrong", "test_dies"]
     assert "AssertionError: The worker ended with SIGSEGV" in ran.stdout
     assert any(line.startswith("PASSED test_kernels.py::test_ours[declined-by-most-") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def suite_of_theirs(tmp_path_factory):
+    """A suite that makes errors of warnings, with a Hypothesis profile, marks and a default type of its own."""
+    folder = tmp_path_factory.mktemp("theirs")
+    texts = {"pytest.ini": theirs.INI, "conftest.py": theirs.CONFTEST, "test_theirs.py": theirs.TESTS}
+    for name, text in (texts | {"kernels.py": SUBJECTS}).items():
+        (folder / name).write_text(text)
+    corpus = Corpus(folder / "corpus")
+    corpus.add(Entry(why="plain", case=Case()))
+    corpus.add(Entry(why="longer", case=Case(seqs=(Seq(kv_len=9),))))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome"),
+    [
+        ((), "9 passed"),
+        (("-n", "2"), "9 passed"),
+        (("-k", "corpus and longer"), "2 passed, 7 deselected"),
+        (("-m", "slow"), "3 passed, 6 deselected"),
+        (("-p", "no:hypothesispytest", "-k", "kernel"), "2 passed, 7 deselected"),
+    ],
+    ids=" ".join,
+)
+def test_a_suite_keeps_its_profiles_marks_and_selections_beside_check_and_replay(suite_of_theirs, arguments, outcome):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    env = {"PYTHONPATH": f"{ROOT}:{suite_of_theirs}", "PATH": "/usr/bin:/bin", "HOME": str(suite_of_theirs)}
+    ran = subprocess.run(command, cwd=suite_of_theirs, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert ran.stdout.splitlines()[-1].startswith(outcome), ran.stdout
 
 
 def test_the_function_replay_is_not_hidden_by_the_command_of_that_name():

@@ -72,6 +72,7 @@ def test_merging_forgets_no_field():
         passed={"mine": {1: 1}},
         failed=1,
         declined={"far": 1},
+        not_written={"theirs": "not written yet (theirs.py:7)"},
         not_drawn={"mine": ("sinks",)},
         drawn={"block_size": {"16": 1, "256": 0}},
         reached={"mine": {"decode.py:34 mask mixed": 1}},
@@ -98,6 +99,15 @@ def test_merging_forgets_no_field():
 def test_one_fault_that_two_workers_found_is_told_once_in_its_simplest_form():
     kept = merge_findings([found("GQA", "float16", met=2), found("GQA", met=3)])
     assert [(f.needs, f.met) for f in kept] == [(("GQA",), 5)]
+
+
+def test_bits_that_moved_under_a_change_that_moves_numbers_are_the_same_fault():
+    moved = Finding(kind="block order", message="16 of 16 moved")
+    bits = Finding(kind="determinism", detail="block order", message="7 of 16 moved")
+    kept = merge_findings([found(finding=moved), found("several blocks", finding=bits)])
+    assert [(f.finding.kind, f.met) for f in kept] == [("block order", 2)]
+    other = msgspec.structs.replace(bits, detail="not repeatable")
+    assert len(merge_findings([found(finding=moved), found("several blocks", finding=other)])) == 2
 
 
 def test_faults_of_another_family_subject_or_trait_stay_apart():

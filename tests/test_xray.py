@@ -500,8 +500,8 @@ def test_states_that_count_wrongly_are_named() -> None:
     assert any("state 2 counts with weight" in words and "though it is empty" in words for words in told), told
 
 
-def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
-    """Only other blocks make it wrong, so the weights of this call say nothing."""
+def test_an_output_that_is_right_by_luck_is_explained_with_its_blocks_elsewhere() -> None:
+    """Only other blocks make it wrong, so the weights of this call say nothing, and those of the changed one do."""
 
     def run(inputs: Any) -> Any:
         out = right(inputs)
@@ -509,7 +509,8 @@ def test_an_output_that_is_right_by_itself_is_not_explained() -> None:
 
     first = int(probe.quiet(TWO).geometry.tables[0][0])
     result = run_case(TWO, torch_subject(run), "gridsim", thorough=True, explain=True)
-    assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", ())]
+    words = "with its blocks elsewhere: the output is 1 where V is 0 everywhere: something is added to it that is no V"
+    assert [(finding.kind, finding.explains) for finding in result.findings] == [("block order", (words,))]
 
 
 def test_a_block_that_is_left_to_the_sequence_that_shares_it_is_told_with_that_sequence() -> None:

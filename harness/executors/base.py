@@ -1,5 +1,6 @@
 """What every executor does: place the tensors, call the subject, and observe all that it touched."""
 
+import ast
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from harness.case import Case
 from harness.folders import PACKAGE
 from harness.inputs import Inputs, Materials
 from harness.operations import output_shape
+from harness.source import called, name_of
 from harness.subjects import Subject
 from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor, copied
 from harness.values import DTYPES
@@ -248,7 +250,7 @@ class Placement:
 
 def observe(subject: Subject, placement: Placement) -> Observed:
     """Call the subject and look at what it left behind; the caller adds what its executor knows."""
-    with compile_times() as seconds:
+    with compile_times() as seconds, empty_is_nan():
         try:
             returned = subject.run(placement.inputs)
             observed = read_output(returned, placement)
@@ -261,6 +263,21 @@ def observe(subject: Subject, placement: Placement) -> Observed:
         unwritten=placement.unwritten(),
         compile_seconds=sum(seconds),
     )
+
+
+@contextmanager
+def empty_is_nan() -> Iterator[None]:
+    """What torch allocates comes filled with NaN, so that an unwritten output shows; afterwards all is as it was."""
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+
+
+with empty_is_nan():  # the first time, torch loads its compiler for it, for seconds: here, before workers are forked
+    pass
 
 
 @contextmanager
@@ -309,14 +326,21 @@ def _complain(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype
 
 def failure(error: BaseException) -> Failure:
     """Describe an exception; only its type decides anything, never its text."""
-    lost = isinstance(error, getattr(torch, "AcceleratorError", ()))
+    lost, refused = isinstance(error, getattr(torch, "AcceleratorError", ())), _refused_as_unwritten(error)
     return Failure(
         type=type(error).__name__,
-        message=_headline(error),
+        message="" if refused else _headline(error),
         line=_innermost(traceback.extract_tb(error.__traceback__)),
-        not_written=isinstance(error, NotImplementedError),
+        not_written=isinstance(error, NotImplementedError) or refused,
         poisoned=lost,
     )
+
+
+def _refused_as_unwritten(error: BaseException) -> bool:
+    """Whether Triton refuses a kernel for its `raise NotImplementedError`, which is a marker and no code for a GPU."""
+    node = error.node if isinstance(error, CompilationError) else None
+    raised = node.exc if isinstance(node, ast.Raise) else None
+    return raised is not None and (called(raised) or name_of(raised)) == "NotImplementedError"
 
 
 def _headline(error: BaseException) -> str:

@@ -14,8 +14,6 @@ from harness.executors.tuning import tuned
 from harness.inputs import Materials, materialise
 from harness.subjects import Subject, WrongUse
 
-torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then comes filled with NaN
-
 #: Share of the free memory that one case may take.
 SHARE_OF_FREE = 0.5
 

@@ -43,7 +43,7 @@ def _version() -> tuple[int, ...]:
 def _complaint() -> str | None:
     if _version() < OLDEST:
         return f"gridsim needs Triton 3.6 or newer, but this is {triton.__version__}"
-    x, y = torch.arange(5.0), torch.zeros(6)
+    x, y = (torch.tensor(data, dtype=torch.float32, device="cpu") for data in (range(5), [0] * 6))
     try:
         with active() as trace:
             _double[(2,)](x, y, 5, 2, BLOCK=4)
