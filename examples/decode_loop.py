@@ -87,7 +87,7 @@ def main(into="recorded"):
     attend = record(paged_decode, into=into, subject="examples/my_decode.py:my_decode")
     with anywhere() as device:
         serve(attend, 12, device)
-    print(attend.recorder.counts())  # noqa: T201  (an example may print)
+    print(attend.recorder.counts())
 
 
 if __name__ == "__main__":

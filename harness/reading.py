@@ -266,8 +266,8 @@ class Kernel:
 
     def _queries_in_fp8(self) -> list[Op]:
         """Casts to FP8 of what a matrix product makes scores of."""
-        dots, _ = self._sorted_dots()
-        met = {name for dot in dots for operand in dot.operands[:2] for name in self._ancestors(operand)}
+        dots, _ = self.sorted_dots()
+        met = {name for dot in dots for operand in dot.operands[:2] for name in self.ancestors(operand)}
         return [op for op in self.ops if op.name in _ROUNDS and _element(op) in FP8 and op.results[0] in met]
 
     def _factors(self) -> list[Op]:
