@@ -23,7 +23,7 @@ class Source:
     def read(cls, path: Path) -> "Source":
         """The file; raises WrongUse where it is none, or no Python."""
         if not path.is_file():
-            raise WrongUse(f"{path} is to be read, but there is no such file")
+            raise WrongUse(f"a Python file is expected at {path}, but there is no such file")
         source = cls(path.name, path.read_text(encoding="utf-8"))
         try:
             source.tree  # noqa: B018  (parsed here, so that a wrong file is told at once)

@@ -80,7 +80,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
         (("k.py", "--op", "attend"), "'attend' is not one of 'decode'"),
         (("k.py", "--map", "q=q"), "--map is 'q=q', but expected --wrap beside it"),
         (("--wrap", "nothing"), "--wrap is 'nothing', but expected FILE.py:FUNCTION"),
-        (("--wrap", "nowhere.py:f"), "nowhere.py is to be read, but there is no such file"),
+        (("--wrap", "nowhere.py:f"), "a Python file is expected at nowhere.py, but there is no such file"),
         (("--wrap", "my.py:f", "--empty"), "--empty leaves the body of a new kernel out, but --wrap is given"),
     ],
 )
