@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from harness.case import Case
-from harness.landscape import ATTENDING, TABLES, WORDS, cell, installed, main, margins, page, plain, told
+from harness.landscape import WORDS, cell, installed, main, margins, page, told
 from harness.pool import Worker
+from harness.questions import ATTENDING, TABLES, plain, questions_for
 from harness.results import RELATIONAL_KINDS, SEVERITY, Finding, Result
 from harness.subjects import SUBJECTS, declare
 
@@ -167,7 +168,7 @@ def test_every_operation_has_a_plain_case_that_lies_within_a_bare_declaration(op
     from harness.subjects import declines
 
     declared = declare(op=op)
-    questions = next(questions for _, ops, questions in TABLES if op in ops)
+    questions = questions_for(op)
     assert declines(declared, plain(declared)) is None
     assert len({question.changes(plain(declared)) for question in questions}) >= len(questions) - 1
 
