@@ -31,13 +31,13 @@ class Pool:
 def lengths(call: Call, op: str) -> Rows:
     """(query_len, kv_len) of each sequence; raises Inexpressible where rows and lengths do not fit together."""
     new = _new_tokens(call, op)
-    role = "kv_lens" if "kv_lens" in call.arrays else "cached_lens"
+    role = "kv_lens" if "kv_lens" in call.arrays else "prefix_lens"
     lens = call.arrays[role].reshape(-1)[: len(new)].astype(np.int64)
     if len(lens) < len(new):
         raise Inexpressible(f"{role} has {len(lens)} entries, but there are {len(new)} sequences")
     if lens.min(initial=0) < 0:
         raise Inexpressible(f"{role} holds {lens.min()}, but a length is never negative")
-    kv_lens = lens + new if role == "cached_lens" else lens
+    kv_lens = lens + new if role == "prefix_lens" else lens
     return tuple(zip(new.tolist(), kv_lens.tolist(), strict=True))
 
 
@@ -45,7 +45,7 @@ def _new_tokens(call: Call, op: str) -> Ids:
     shape = call.views["q"].shape
     if "query_starts" in call.arrays:
         starts = call.arrays["query_starts"].reshape(-1).astype(np.int64)
-        count = len(call.arrays["kv_lens" if "kv_lens" in call.arrays else "cached_lens"].reshape(-1))
+        count = len(call.arrays["kv_lens" if "kv_lens" in call.arrays else "prefix_lens"].reshape(-1))
         starts = np.append(starts, shape[0]) if len(starts) == count else starts
         if len(starts) < 2 or (np.diff(starts) < 0).any() or starts[0] or starts[-1] > shape[0]:
             raise Inexpressible(f"query_starts is {starts.tolist()}, but should ascend from 0 to at most {shape[0]}")
@@ -105,7 +105,7 @@ def _read(call: Call, op: str, pool: Pool, dense: bool, window_left: int) -> _Ba
 def _left_over(call: Call, found: _Batch) -> Iterator[str]:
     """Rows of buffers that are larger than the batch."""
     count, tokens = (size + found.padding_rows for size in (len(found.rows), sum(new for new, _ in found.rows)))
-    for role in ("block_tables", "kv_lens", "cached_lens"):
+    for role in ("block_tables", "kv_lens", "prefix_lens"):
         if role in call.arrays and len(call.arrays[role]) > count:
             yield f"{role} has {len(call.arrays[role])} rows for {count} sequences: that of the case has no more"
     if len(call.views["q"].shape) == 3 and call.views["q"].shape[0] > tokens:

@@ -12,7 +12,7 @@ BEYOND = 8
 #: Tensors of which shape, strides and type are kept, never a value.
 LARGE = ("q", "k_cache", "v_cache", "k_new", "v_new", "out")
 #: Tensors that are copied.
-SMALL = ("kv_lens", "cached_lens", "query_starts", "slot_mapping", "k_scale", "v_scale")
+SMALL = ("kv_lens", "prefix_lens", "query_starts", "slot_mapping", "k_scale", "v_scale")
 #: Of these it is only kept that they are there.
 PRESENT = ("alibi_slopes", "sinks")
 #: Bytes to which memory that torch allocates is always aligned, and slices of it mostly.
@@ -86,8 +86,8 @@ def _table(table: Any, views: Mapping[str, View], arrays: Mapping[str, NDArray[A
         raise Inexpressible(
             f"block_tables has shape {list(views['block_tables'].shape)}, but should be [seqs, columns]"
         )
-    longest = sum(int(arrays[role].max(initial=0)) for role in ("kv_lens", "cached_lens") if role in arrays)
-    new = views["q"].shape[0] if "cached_lens" in arrays else 0
+    longest = sum(int(arrays[role].max(initial=0)) for role in ("kv_lens", "prefix_lens") if role in arrays)
+    new = views["q"].shape[0] if "prefix_lens" in arrays else 0
     slots = views["k_cache"].shape[1] if len(views["k_cache"].shape) == 4 else 1
     return _copied(table[:, : -(-(longest + new) // max(slots, 1)) + BEYOND])
 

@@ -58,7 +58,7 @@ def operation(call: Call) -> str:
     """What the call does, from what it was given."""
     if "q" not in call.views:
         return "cache_write"
-    if "k_new" in call.views and ("slot_mapping" in call.arrays or "cached_lens" in call.arrays):
+    if "k_new" in call.views and ("slot_mapping" in call.arrays or "prefix_lens" in call.arrays):
         return "step"
     shape = call.views["q"].shape
     several = len(shape) == 4 and shape[1] > 1
@@ -170,14 +170,14 @@ def _number(found: dict[str, Any], role: str) -> float | None:
 
 
 def _window(found: dict[str, Any]) -> tuple[int, int]:
-    """(left, right), both counts inclusive, -1 without limit; `sliding_window` counts the token itself, 0 is off."""
+    """(left, right), both counts inclusive, -1 without limit; `window_tokens` counts the token itself, 0 is off."""
     if "window" in found:
         window = found["window"]
         if not (isinstance(window, tuple) and len(window) == 2 and all(isinstance(side, int) for side in window)):
-            hint = "for a number of tokens, itself included, say sliding_window='...' instead"
+            hint = "for a number of tokens, itself included, say window_tokens='...' instead"
             raise Inexpressible(f"window is {window}, but should be (left, right); {hint}")
         return max(window[0], -1), max(window[1], -1)
-    if (tokens := _number(found, "sliding_window") or 0) > 0:
+    if (tokens := _number(found, "window_tokens") or 0) > 0:
         return int(tokens) - 1, -1
     left = _number(found, "window_left")
     return (-1 if left is None else max(int(left), -1)), -1

@@ -6,49 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.subjects import WrongUse
+from harness.synonyms import CACHES, NAMES, meanings, plain
 
-#: Role to the names that vLLM, SGLang, FlashInfer, flash-attn, torch and nano-vllm have for it.
-NAMES: dict[str, tuple[str, ...]] = {
-    "q": ("q", "query", "queries", "q_extend"),
-    "k_cache": ("k_cache", "key_cache", "k_buffer", "k_pages", "key_pages", "paged_k_cache"),
-    "v_cache": ("v_cache", "value_cache", "v_buffer", "v_pages", "value_pages", "paged_v_cache"),
-    "k_new": ("k_new", "new_k", "k_extend", "key", "keys", "k"),
-    "v_new": ("v_new", "new_v", "v_extend", "value", "values", "v"),
-    "block_tables": ("block_tables", "block_table", "page_table", "page_tables", "b_loc", "req_to_token"),
-    "kv_lens": (
-        "kv_lens", "kv_len", "seq_lens", "seq_len", "seqlens", "seqlens_k", "context_lens", "context_len",
-        "cache_seqlens", "seqused_k", "b_seq_len", "kv_seq_lens", "sequence_lengths",
-    ),
-    "cached_lens": ("cached_lens", "prefix_lens"),
-    "query_starts": (
-        "query_starts", "query_start_loc", "cu_seqlens_q", "cu_seq_q", "qo_indptr", "b_start_loc", "cu_query_lens"
-    ),
-    "slot_mapping": ("slot_mapping", "slots", "out_cache_loc", "cache_loc"),
-    "out": ("out", "output", "o", "o_extend"),
-    "scale": ("scale", "softmax_scale", "sm_scale", "attn_scale"),
-    "window": ("window", "window_size"),
-    "window_left": ("window_left", "sliding_window_size"),
-    "sliding_window": ("sliding_window",),
-    "softcap": ("softcap", "soft_cap", "logit_cap", "logits_soft_cap"),
-    "causal": ("causal", "is_causal"),
-    "alibi_slopes": ("alibi_slopes",),
-    "sinks": ("sinks", "sink", "s_aux", "learnable_sink"),
-    "k_scale": ("k_scale", "k_descale"),
-    "v_scale": ("v_scale", "v_descale"),
-    "kv_dtype": (),
-    "want_lse": ("want_lse", "return_lse", "return_softmax_lse"),
-    "max_kv_len": ("max_kv_len", "max_seqlen_k", "max_seq_len", "max_context_len"),
-    "num_splits": ("num_splits", "num_kv_splits", "max_kv_splits"),
-}  # fmt: skip
+#: What a parameter of a recorded function can be: fields that a Case has a place for, and the type of a cache of bytes.
+ROLES = (
+    "q", "k_cache", "v_cache", "k_new", "v_new", "block_tables", "kv_lens", "prefix_lens", "query_starts",
+    "slot_mapping", "out", "scale", "window", "window_left", "window_tokens", "softcap", "causal", "alibi_slopes",
+    "sinks", "k_scale", "v_scale", "kv_dtype", "want_lse", "max_kv_len", "num_splits",
+)  # fmt: skip
 
-#: Names that mean the cache where nothing else is called one: vLLM's `unified_attention` has its caches as `k` and `v`.
-CACHE_OR_NEW = {"k_cache": "k_new", "v_cache": "v_new"}
+#: Where a name may be a count of tokens or a left side, it is the left side but for these: vLLM's.
+TOKENS = ("sliding_window",)
 
 #: Lengths that leave out new tokens where a call is given some: flash-attn's.
 BEFORE = ("cache_seqlens",)
 
 #: What a call that attends has to have, and one that only writes; one of each group.
-ATTENDING = (("k_cache",), ("v_cache",), ("block_tables",), ("kv_lens", "cached_lens"))
+ATTENDING = (("k_cache",), ("v_cache",), ("block_tables",), ("kv_lens", "prefix_lens"))
 WRITING = (("k_cache",), ("k_new",), ("slot_mapping",))
 
 Source = Callable[[Mapping[str, Any]], Any]
@@ -87,8 +61,8 @@ class Binding:
 
     def _found(self, arguments: "_Arguments") -> dict[str, Any]:
         found = {role: source(arguments) for role, source in self.sources.items()}
-        if self.where.get("kv_lens") in BEFORE and found.get("k_new") is not None:
-            found["cached_lens"] = found.pop("kv_lens")
+        if plain(self.where.get("kv_lens", "")) in BEFORE and found.get("k_new") is not None:
+            found["prefix_lens"] = found.pop("kv_lens")
         return {role: value for role, value in found.items() if value is not None}
 
 
@@ -126,8 +100,8 @@ def bind(function: Callable[..., Any], given: Mapping[str, Any]) -> Binding:
     except (TypeError, ValueError):
         raise WrongUse(f"record({name}): {function!r} has no signature that could be read") from None
     for role in given:
-        if role not in NAMES:
-            raise WrongUse(f"record({name}): {role!r} is no role; there are: {', '.join(NAMES)}")
+        if role not in ROLES:
+            raise WrongUse(f"record({name}): {role!r} is no role; there are: {', '.join(ROLES)}")
     where = {role: how if isinstance(how, str) else "given" for role, how in given.items() if how is not None}
     sources = {role: _source(role, how, signature, name) for role, how in given.items() if how is not None}
     for role, parameter in _recognised(signature, given, name).items():
@@ -165,17 +139,17 @@ def _path(path: str) -> Source:
 
 def _recognised(signature: inspect.Signature, given: Mapping[str, Any], name: str) -> dict[str, str]:
     taken = {how.partition(".")[0] for how in given.values() if isinstance(how, str)}
-    free = {parameter.lower(): parameter for parameter in signature.parameters if parameter not in taken}
+    free = [parameter for parameter in signature.parameters if parameter not in taken]
     found = dict(_by_names(free, given, name))
-    for cache, new in CACHE_OR_NEW.items():
-        if cache not in found and cache not in given and new in found:
+    for new, cache in (("k_new", "k_cache"), ("v_new", "v_cache")):
+        if new in found and cache not in given and _is_cache(found[new], new, cache, signature):
             found[cache] = found.pop(new)
     return found
 
 
-def _by_names(free: dict[str, str], given: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
-    for role, names in NAMES.items():
-        fits = [] if role in given else [free[known] for known in names if known in free]
+def _by_names(free: list[str], given: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
+    for role in ROLES:
+        fits = [] if role in given else [parameter for parameter in free if _role(parameter) == role]
         if len(fits) > 1:
             either = " or ".join(map(repr, fits))
             raise WrongUse(f"record({name}): {role} could be {either}; say which: record({name}, {role}={fits[0]!r})")
@@ -183,10 +157,24 @@ def _by_names(free: dict[str, str], given: Mapping[str, Any], name: str) -> Iter
             yield role, fits[0]
 
 
+def _role(parameter: str) -> str:
+    """What a name alone says, or nothing: the first role of several, but new tokens ahead of a cache."""
+    if plain(parameter) in TOKENS:
+        return "window_tokens"
+    roles = [field for field in meanings(parameter) if field in ROLES]
+    return next(iter([role for role in roles if role in CACHES] + roles), "")
+
+
+def _is_cache(parameter: str, new: str, cache: str, signature: inspect.Signature) -> bool:
+    """Whether the name may mean the cache and no other does: vLLM's `unified_attention` has them as `k` and `v`."""
+    others = {field for other in signature.parameters if other != parameter for field in meanings(other)}
+    return cache in meanings(parameter) and not CACHES[new] & others
+
+
 def _check_whole(sources: Mapping[str, Source], signature: inspect.Signature, name: str) -> None:
     for group in ATTENDING if "q" in sources else WRITING:
         if not set(group) & set(sources):
-            known = ", ".join(known for role in group for known in NAMES[role])
+            known = ", ".join(dict.fromkeys(known for role in group for known in NAMES[role]))
             raise WrongUse(
                 f"record({name}): none of the parameters {', '.join(signature.parameters)} is known as "
                 f"{' or '.join(group)}, which goes by {known}; say which it is: record({name}, {group[0]}=...)"

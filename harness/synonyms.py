@@ -1,4 +1,7 @@
-"""What the parameters of other projects' kernels are called, and which of our fields each name may mean: plain data."""
+"""What the parameters of other projects' kernels are called, and which of our fields each name may mean: plain data.
+
+The one table of names: `harness.record` reads it, and `harness.new --wrap`.
+"""
 
 #: Field to the names that it has elsewhere (vLLM, SGLang, FlashInfer, flash-attn, torch, nano-vllm, tutorials). A name
 #: under several fields is ambiguous: conventions differ, or it depends on what else the function takes.
@@ -7,11 +10,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "q": ("q", "query", "queries", "q_extend", "query_states", "xq"),
     "k_cache": (
         "k_cache", "key_cache", "kcache", "cache_k", "k_pages", "key_pages", "paged_k", "k_paged", "k", "key", "keys",
-        "k_buffer", "key_buffer", "cache",
+        "k_buffer", "key_buffer", "paged_k_cache", "cache",
     ),
     "v_cache": (
         "v_cache", "value_cache", "vcache", "cache_v", "v_pages", "value_pages", "paged_v", "v_paged", "v", "value",
-        "values", "v_buffer", "value_buffer",
+        "values", "v_buffer", "value_buffer", "paged_v_cache",
     ),
     "k_slots": ("k_buffer", "key_buffer"),
     "v_slots": ("v_buffer", "value_buffer"),
@@ -80,9 +83,18 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: New tokens, and the caches one of which has to be there beside them: `k` alone is the cache itself.
+CACHES = {
+    "k_new": {"k_cache", "k_slots", "kv_stacked", "kv_interleaved"},
+    "v_new": {"v_cache", "v_slots", "kv_stacked", "kv_interleaved"},
+}
+
+
+def plain(name: str) -> str:
+    """The name as the table has it: `block_table_ptr` is `block_table`."""
+    return name.lower().removesuffix("_ptr").removesuffix("_tensor")
+
+
 def meanings(name: str) -> tuple[str, ...]:
-    """The fields that a parameter of this name may mean: `block_table_ptr` is told like `block_table`."""
-    plain = name.lower()
-    for ending in ("_ptr", "_tensor"):
-        plain = plain.removesuffix(ending)
-    return FIELDS.get(plain, ())
+    """The fields that a parameter of this name may mean, the usual one first."""
+    return FIELDS.get(plain(name), ())

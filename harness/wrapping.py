@@ -7,16 +7,13 @@ from pathlib import Path
 from harness.fields import ATTENTION, FIELDS
 from harness.source import Function, Source, is_jit
 from harness.subjects import WrongUse
-from harness.synonyms import meanings
+from harness.synonyms import CACHES, meanings
 
 _OUT = (
     "q, out = inputs.q, inputs.out",
     "if out is None:",
     "    out = torch.empty((*q.shape[:2], inputs.v_cache.shape[3]), dtype=q.dtype, device=q.device)",
 )
-_JOINT = {"kv_stacked", "kv_interleaved"}
-#: New tokens, and the caches one of which has to be there beside them: `k` alone is the cache itself.
-CACHES = {"k_new": {"k_cache", "k_slots", *_JOINT}, "v_new": {"v_cache", "v_slots", *_JOINT}}
 
 
 @dataclass(frozen=True)

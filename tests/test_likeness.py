@@ -133,7 +133,7 @@ def test_dense_new_tokens_are_told_by_k_that_comes_without_slots():
 def test_an_append_without_slots_is_a_step():
     case = Case(op="step", seqs=(Seq(query_len=1, kv_len=40), Seq(query_len=1, kv_len=21, tag=1)))
     values = {role: value for role, value in arguments(case).items() if value is not None} | {
-        "cached_lens": torch.tensor([39, 20])
+        "prefix_lens": torch.tensor([39, 20])
     }
     del values["slot_mapping"], values["kv_lens"]
     assert operation(read(values)) == "step"
@@ -186,8 +186,8 @@ def test_bytes_of_fp8_are_what_the_user_says():
         ({"window_left": -1}, (-1, -1)),
         ({"window_left": 0}, (0, -1)),
         ({"window_left": 7}, (7, -1)),
-        ({"sliding_window": 0}, (-1, -1)),
-        ({"sliding_window": 8}, (7, -1)),
+        ({"window_tokens": 0}, (-1, -1)),
+        ({"window_tokens": 8}, (7, -1)),
         ({"window": (-1, -1)}, (-1, -1)),
         ({"window": (7, 0)}, (7, 0)),
     ],

@@ -1,9 +1,14 @@
 """Which parameter is what: recognised by name for known projects, said by the user, or one clear complaint."""
 
+import inspect
+from collections import Counter
+
 import pytest
 
-from harness.parameters import NAMES, bind
+from harness.parameters import ROLES, bind
 from harness.subjects import WrongUse
+from harness.synonyms import NAMES, meanings
+from harness.wrapping import Wrapped
 
 
 def vllm_unified(q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
@@ -37,7 +42,7 @@ KNOWN = {
     },
     vllm_context: {
         "k_new": "k", "v_new": "v", "k_cache": "k_cache", "out": "o", "block_tables": "b_loc", "kv_lens": "b_seq_len",
-        "query_starts": "b_start_loc", "sliding_window": "sliding_window", "scale": "sm_scale",
+        "query_starts": "b_start_loc", "window_tokens": "sliding_window", "scale": "sm_scale",
     },
     flash_attn: {
         "k_new": "k", "v_new": "v", "k_cache": "k_cache", "kv_lens": "cache_seqlens", "want_lse": "return_softmax_lse",
@@ -53,14 +58,69 @@ def test_the_names_of_known_projects_are_recognised(function):
     assert {role: where.get(role) for role in KNOWN[function]} == KNOWN[function]
 
 
+#: Every name that may be a role.
+KNOWN_NAMES = sorted({name for role in ROLES for name in NAMES.get(role, ())})
+USUAL = ("q", "k_cache", "v_cache", "block_tables", "kv_lens", "slot_mapping")
+
+
+def beside(name):
+    """A function with a parameter of this name beside what a call has to have, and nothing said of it."""
+    others = [usual for usual in USUAL if usual not in meanings(name)]
+
+    def attend(*_): ...
+
+    attend.__signature__ = inspect.Signature(
+        [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in (*others, name)]
+    )
+    return attend, {}
+
+
+@pytest.mark.parametrize("name", KNOWN_NAMES)
+def test_what_record_takes_a_name_for_is_what_wrap_takes_it_for_or_asks(tmp_path, name):
+    function, given = beside(name)
+    (tmp_path / "theirs.py").write_text(f"def attend{inspect.signature(function)}: ...")
+    wrapped = Wrapped.of(f"{tmp_path}/theirs.py:attend", "step", {})
+    asked = {doubt.name: doubt.choices for doubt in wrapped.doubts}
+    roles = [role for role, parameter in bind(function, given).where.items() if parameter == name]
+    assert len(roles) == 1
+    assert roles[0] in asked.get(name, (wrapped.meaning.get(name),))
+
+
+def test_every_role_but_the_type_of_bytes_is_a_field_with_names():
+    assert set(ROLES) - set(NAMES) == {"kv_dtype"}
+
+
+def joint(q, k, v, kv_cache, block_tables, seq_lens): ...
+
+
+def parts(q, k_new, v_new, block_tables, seq_lens): ...
+
+
+@pytest.mark.parametrize("function", [joint, parts])
+def test_new_keys_beside_a_cache_of_both_or_called_new_are_no_cache(function):
+    with pytest.raises(WrongUse, match="is known as k_cache"):
+        bind(function, {})
+
+
+def test_new_keys_beside_a_cache_that_is_given_are_new():
+    where = bind(joint, {"k_cache": "kv_cache.0", "v_cache": "kv_cache.1"}).where
+    assert (where["k_new"], where["v_new"]) == ("k", "v")
+
+
+def test_a_pointer_s_name_is_told_like_the_thing_s():
+    def attend(q_ptr, k_cache_ptr, v_cache_ptr, block_tables_ptr, seq_lens_ptr): ...
+
+    assert bind(attend, {}).where["kv_lens"] == "seq_lens_ptr"
+
+
 def test_new_keys_are_not_taken_for_the_cache_nor_the_cache_for_new_keys():
     assert "k_new" not in bind(vllm_unified, {}).where
     assert bind(nano_store, {}).where["k_cache"] == "k_cache"
 
 
 def test_no_name_stands_for_two_roles():
-    names = [name for names in NAMES.values() for name in names]
-    assert len(names) == len(set(names))
+    for name in KNOWN_NAMES:
+        assert max(Counter(bind(*beside(name)).where.values()).values()) == 1, name
 
 
 def test_what_is_missing_is_told_with_the_names_that_were_looked_for_and_what_to_say():
@@ -69,7 +129,7 @@ def test_what_is_missing_is_told_with_the_names_that_were_looked_for_and_what_to
     assert str(raised.value) == (
         "record(sglang_decode): none of the parameters q, k_buffer, v_buffer, o, kv_indptr, kv_indices, attn_logits, "
         "sm_scale is known as block_tables, which goes by block_tables, block_table, page_table, page_tables, b_loc, "
-        "req_to_token; say which it is: record(sglang_decode, block_tables=...)"
+        "req_to_token, req_to_pages, block_indices, table; say which it is: record(sglang_decode, block_tables=...)"
     )
 
 
@@ -131,7 +191,7 @@ def test_lengths_of_flash_attn_leave_out_what_it_appends():
     given = {"block_table": "t", "cache_seqlens": "l"}
     assert bind(flash_attn, {}).values(("q", "k", "v"), given)["kv_lens"] == "l"
     appended = bind(flash_attn, {}).values(("q", "k", "v", "new", "new"), given)
-    assert ("kv_lens" in appended, appended["cached_lens"]) == (False, "l")
+    assert ("kv_lens" in appended, appended["prefix_lens"]) == (False, "l")
 
 
 def test_a_path_stops_at_none():

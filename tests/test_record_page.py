@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_ci import command_of
 
-from harness.parameters import NAMES
+from harness.parameters import ROLES
 from harness.scaling import MOST_ELEMENTS, MOST_SCORES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "record.md").read_text()
@@ -27,7 +27,7 @@ def test_the_page_has_commands():
 
 def test_every_role_is_in_the_table():
     told = set(re.findall(r"`(\w+)`", "".join(line for line in PAGE.splitlines() if line.startswith("| `"))))
-    assert set(NAMES) <= told
+    assert set(ROLES) <= told
 
 
 def test_the_limits_are_those_of_the_program():
