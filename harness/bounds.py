@@ -73,7 +73,9 @@ def state_bound(outs: Array, lses: Array, *, arithmetic: Arithmetic, platform: P
     scores = lses.astype(np.float64).reshape(states, -1).T[:, None, :]
     seen = scores > -np.inf
     there = seen[:, 0, :, None]
-    v = np.where(there, outs.astype(np.float64).reshape(states, -1, dim).transpose(1, 0, 2), 0.0)
+    with np.errstate(invalid="ignore"):  # what an empty state holds may be a NaN that signals
+        wide = outs.astype(np.float64).reshape(states, -1, dim).transpose(1, 0, 2)
+    v = np.where(there, wide, 0.0)
     some = there.any(axis=1, keepdims=True)
     low = np.where(some, np.where(there, v, np.inf).min(axis=1, keepdims=True), 0.0)
     high = np.where(some, np.where(there, v, -np.inf).max(axis=1, keepdims=True), 0.0)
