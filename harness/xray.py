@@ -23,7 +23,8 @@ POISONED = {
     "k_poison": "K of {slots} is finite: it is read, and its scores are not masked well enough",
     "v_poison": "V of {slots} is finite: it is multiplied by a weight of 0, and 0 times NaN is NaN",
     "spare_poison": "blocks that no sequence owns hold finite numbers: one of them is read",
-    "row_poison": "what is nobody's, such as a graph's padding or an empty state, is finite: it is computed with",
+    "row_poison": "rows that are nobody's, such as a graph's padding or empty states, are finite: "
+    "they are computed with",
 }
 #: The rest of what a row is accused of adds little.
 MOST_SENTENCES = 4
