@@ -357,7 +357,8 @@ LIBRARIES = ("torch", "triton", "numpy")
 
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
     ours = (f"{PACKAGE}{os.sep}", *(f"site-packages{os.sep}{name}{os.sep}" for name in LIBRARIES), "<frozen")
-    outside = [frame for frame in frames if not any(part in frame.filename for part in ours)]
+    adapters = f"{PACKAGE}{os.sep}adapters{os.sep}"
+    outside = [f for f in frames if adapters in f.filename or not any(part in f.filename for part in ours)]
     frame = (outside or list(frames))[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import three_tokens
 import torch
@@ -160,6 +161,15 @@ def test_a_page_that_is_not_listed_is_not_seen() -> None:
 
     wrong = replace(subject, run=partial(subject.run.func, Forgetful, *others))
     assert "accuracy" in {f.kind for f in run_case(BATCH, wrong, "gridsim").findings}
+
+
+def test_what_cannot_be_passed_is_told_with_the_adapters_line() -> None:
+    """The innermost frames are those of torch and of the harness itself."""
+    subject = load("torch.paged_attention")
+    declaration = msgspec.structs.replace(subject.declaration, layouts=None)
+    result = run_case(changed(BATCH, layout="padded"), replace(subject, declaration=declaration), "gridsim")
+    assert result.headline is not None
+    assert result.headline.line.startswith("torch.py:")
 
 
 @pytest.mark.parametrize("name", ["torch.paged_attention", "torch.paged_step", "torch.varlen_attn"])
