@@ -7,10 +7,12 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from harness.adapters import translate
 from harness.case import Case
+from harness.folders import PACKAGE
 from harness.landscape import WORDS, cell, installed, main, margins, page, told
 from harness.pool import Worker
-from harness.questions import ATTENDING, TABLES, plain, questions_for
+from harness.questions import ATTENDING, BARE, TABLES, plain, questions_for
 from harness.results import RELATIONAL_KINDS, SEVERITY, Finding, Result
 from harness.subjects import SUBJECTS, declare
 
@@ -209,3 +211,11 @@ def test_what_is_asked_by_default_is_ours_and_what_is_installed() -> None:
     assert set(SUBJECTS) <= set(found)
     assert "torch.paged_attention" in found
     assert "torch.varlen_attn" not in found, "it needs a GPU"
+
+
+def test_what_a_question_sets_aside_is_a_helper_that_an_adapter_uses() -> None:
+    """A helper that is renamed would be left in its place without a word."""
+    sources = "".join(path.read_text() for path in (PACKAGE / "adapters").glob("*.py") if path.stem != "translate")
+    for name in BARE:
+        assert callable(getattr(translate, name)), name
+        assert f"{name}(" in sources, name
