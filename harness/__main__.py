@@ -19,6 +19,7 @@ VERBS = {
     "compiles": "harness.compiles",
     "paired": "harness.paired",
     "adapters": "harness.adapters.__main__",
+    "landscape": "harness.landscape",
     "recorded": "harness.recorded",
     "kvsize": "harness.kvsize",
 }
