@@ -233,7 +233,10 @@ def installed() -> list[str]:
 @click.option("--cases", type=click.IntRange(1), default=CASES, show_default=True, help="Clean cases of each.")
 @one_line_errors
 def main(subjects: tuple[str, ...], cases: int) -> int:
-    """Print what kernels do where contracts are silent, as Markdown."""
+    """Print what kernels do where contracts are silent, as Markdown.
+
+    Exit code: 0; 2 wrong use.
+    """
     if not (subjects or installed()):
         raise WrongUse("no kernel is installed here")
     click.echo(page(list(subjects) or installed(), cases, lambda line: click.echo(line, err=True)), nl=False)
