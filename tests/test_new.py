@@ -239,6 +239,11 @@ def test_a_left_side_alone_is_not_drawn_with_a_right_one(theirs: Path) -> None:
     assert "scales=False" in text
 
 
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bytes.py").write_bytes(b"\xa3\x00")
+    assert "bytes.py: 'utf-8' codec can't decode byte 0xa3" in one_line(run("--wrap", f"{tmp_path}/bytes.py:f"))
+
+
 def test_a_function_that_is_called_like_its_file_is_the_one_that_is_run(theirs: Path) -> None:
     file = theirs.rename(theirs.with_name("paged_attention.py"))
     assert run("--wrap", f"{file}:paged_attention").exit_code == 0

@@ -15,7 +15,10 @@ from harness.commands import Verb, one_line_errors
 @click.argument("projects", nargs=-1, type=click.Choice(PROJECTS))
 @one_line_errors
 def main(projects: tuple[str, ...], as_json: bool) -> int:
-    """List the adapters of PROJECTS (default: all), what is installed of them, and what each does not draw."""
+    """List the adapters of PROJECTS (default: all), what is installed of them, and what each does not draw.
+
+    Exit code: 0; 2 wrong use.
+    """
     found = [adapter for project in projects or PROJECTS for adapter in adapters(project).values()]
     if as_json:
         click.echo(json.dumps({adapter.name: _plain(adapter) for adapter in found}))
