@@ -189,6 +189,7 @@ class Recorder:
             return None
         self._add("looked_at")
         try:
+            calls.check_there(values)
             return recorded(calls.read(values, self._binding.unused(args, kwargs)), self.op)
         except Inexpressible as reason:
             self._count("inexpressible", str(reason))

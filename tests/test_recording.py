@@ -175,6 +175,23 @@ def test_a_call_that_no_case_can_hold_is_counted_with_its_reason(tmp_path, kept)
     assert kept() == {}
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"k_cache": None}, "k_cache is None in the call"),
+        ({"block_tables": None}, "block_tables is None in the call"),
+        ({"kv_lens": None}, "kv_lens and prefix_lens are None in the call"),
+        ({"kv_lens": torch.full((1,), 5.0)}, "kv_lens is float32, but should be integers"),
+        ({"block_tables": torch.zeros(1, 2)}, "block_tables is float32, but should be integers"),
+    ],
+)
+def test_what_is_not_there_or_no_number_of_tokens_is_a_reason_and_no_fault(tmp_path, kept, changed, reason):
+    watched = record(recordings.decode, into=tmp_path)
+    watched(**CALLS[4] | changed)
+    assert watched.recorder.counts().inexpressible == {reason: 1}
+    assert (watched.recorder.counts().failed, kept()) == ({}, {})
+
+
 def test_an_argument_that_is_not_known_is_told_in_the_notes(tmp_path, kept):
     def attend(q, k_cache, v_cache, block_tables, kv_lens, tree=None):
         return q
