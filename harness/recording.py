@@ -74,9 +74,14 @@ def record(
     if function is None:
         return functools.partial(record, into=into, limit=limit, subject=subject, op=op, **roles)
     _check(limit, op, Path(into))
-    recorder = Recorder(function, bind(function, roles), Path(into), limit, subject, op)
+    recorder = Recorder(function, bind(function, roles), Path(into).absolute(), limit, subject, op)
     atexit.register(recorder.flush)
-    is_compiling = _compiling()
+    return _watched(function, recorder)
+
+
+def _watched(function: Callable[..., Any], recorder: "Recorder") -> Callable[..., Any]:
+    """The function that is called instead; torch.compile takes `is_compiling` for True and traces no lock or file."""
+    from torch.compiler import is_compiling
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -99,13 +104,6 @@ def _check(limit: int | None, op: str | None, into: Path) -> None:
     if op not in (None, *OPS):
         raise WrongUse(f"record: op is {op!r}, but should be {', '.join(OPS)}, or None to tell it from the arguments")
     check_writable("record: into", into)
-
-
-def _compiling() -> Callable[[], bool]:
-    """What torch.compile takes for True while it traces a function, so that it traces no lock and no file."""
-    from torch.compiler import is_compiling
-
-    return is_compiling
 
 
 class Recorder:
@@ -143,8 +141,8 @@ class Recorder:
             if self._is_chosen() and (found := self._look(args, kwargs)):
                 with self._lock:
                     self._take(found)
-        with self._noting(), self._lock:
-            if self._numbers["calls"].bit_count() == 1:
+        if self._numbers["calls"].bit_count() == 1:
+            with self._noting(), self._lock:
                 self._write_counts()
 
     def raised(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
@@ -169,9 +167,9 @@ class Recorder:
         return Counts(**told)
 
     def flush(self) -> None:
-        """Write what was counted; done at exit as well."""
+        """Write what was counted, unless the folder is gone; done at exit as well."""
         with self._noting(), self._lock:
-            if self._numbers["calls"]:
+            if self._numbers["calls"] and self.folder.is_dir():
                 self._write_counts()
 
     def _is_chosen(self) -> bool:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -269,6 +270,24 @@ def test_counts_are_on_disk_without_an_end_and_whole(tmp_path):
     watched.recorder.flush()
     (on_disk,) = counts(tmp_path)
     assert (on_disk.calls, on_disk.function) == (5, "recordings.decode")
+
+
+def test_a_folder_that_is_gone_by_the_end_does_not_come_back(tmp_path):
+    watched = record(recordings.decode, into=tmp_path / "recorded")
+    watched(**CALLS[4])
+    shutil.rmtree(tmp_path / "recorded")
+    watched.recorder.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_goes_elsewhere_records_where_it_was_told(tmp_path, monkeypatch, kept):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    watched = record(recordings.decode, into=".")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    watched(**CALLS[4])
+    assert list(kept()) == [5]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_threads_may_call_at_once(tmp_path, kept):
