@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.parameters import ATTENDING, WRITING
+
 #: Columns of a block table that are read beyond those in use: enough to see what fills them.
 BEYOND = 8
 #: Tensors of which shape, strides and type are kept, never a value.
 LARGE = ("q", "k_cache", "v_cache", "k_new", "v_new", "out")
 #: Tensors that are copied.
 SMALL = ("kv_lens", "prefix_lens", "query_starts", "slot_mapping", "k_scale", "v_scale")
+#: Tensors that hold lengths, places and ids.
+WHOLE = ("kv_lens", "prefix_lens", "query_starts", "slot_mapping", "block_tables")
 #: Of these it is only kept that they are there.
 PRESENT = ("alibi_slopes", "sinks")
 #: Bytes to which memory that torch allocates is always aligned, and slices of it mostly.
@@ -58,8 +62,22 @@ def read(values: Mapping[str, Any], unused: tuple[str, ...] = ()) -> Call:
     arrays = {role: _copied(values[role]) for role in SMALL if role in values}
     if "block_tables" in values:
         arrays["block_tables"] = _table(values["block_tables"], views, arrays)
+    _check_whole(arrays)
     scalars = {role: _plain(value) for role, value in values.items() if role not in (*views, *arrays)}
     return Call(views, arrays, scalars, _v_from_k(values), _misaligned(values), unused)
+
+
+def check_there(values: Mapping[str, Any]) -> None:
+    """Raise Inexpressible where a parameter that may be None is, as in a server's first run without a cache."""
+    for group in ATTENDING if "q" in values else WRITING:
+        if "v_cache" not in group and not {*group} & {*values}:
+            raise Inexpressible(f"{' and '.join(group)} {'are' if len(group) > 1 else 'is'} None in the call")
+
+
+def _check_whole(arrays: Mapping[str, NDArray[Any]]) -> None:
+    for role in WHOLE:
+        if role in arrays and arrays[role].dtype.kind not in "iu" and arrays[role].size:
+            raise Inexpressible(f"{role} is {arrays[role].dtype}, but should be integers")
 
 
 def view(tensor: Any) -> View:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 WRONG_USE, FAULT, NOTHING_RAN = 2, 3, 5
+#: Nobody reads what is told: what a shell says of a program that the signal SIGPIPE ended.
+UNREAD = 128 + 13
 
 
 def has_gpu() -> bool:
@@ -125,9 +128,21 @@ def _code(run: Callable[[], int]) -> int:
     except HarnessFault as fault:
         return _told(f"the harness is at fault: {fault}", FAULT)
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return UNREAD
         if isinstance(error, OSError) and error.filename:
             return _told(f"{error.filename}: {error.strerror}", WRONG_USE)
         return _told(f"the harness is at fault: {traceback.format_exc()}", FAULT)
+
+
+def _is_unread() -> bool:
+    """Whether the reader of what is told has gone, as in `| head`; what is left of it then goes nowhere."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    is_gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if is_gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_gone
 
 
 def _told(message: str, code: int) -> int:

@@ -14,6 +14,10 @@ class Field:
     declares: dict[str, object] = field(default_factory=dict)
     ops: tuple[str, ...] = ()  # where it makes sense; everywhere where none is named
 
+    def is_of(self, op: str) -> bool:
+        """Whether a call of the operation has it."""
+        return not self.ops or op in self.ops
+
 
 ATTENTION = ("decode", "extend", "step")
 _NEW = ("extend", "step")

@@ -1,5 +1,6 @@
 """`python -m harness.kvsize`: what a KV cache takes a token, and what preallocating and block sizes waste of it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class Lengths(click.ParamType[tuple[int, ...]]):
         """Each a number from 0."""
         parts = str(value).split(",")
         for part in parts:
-            if not part.strip().isdigit():
+            if not re.fullmatch(r"[0-9]{1,18}", part.strip()):
                 self.fail(f"{part.strip()!r} in {value!r} is no length, which is a number from 0", param, ctx)
         return tuple(int(part) for part in parts)
 

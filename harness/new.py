@@ -46,7 +46,7 @@ def main(file: Path | None, op: str | None, empty: bool, wrap: str | None, said:
     name = op or DEFAULT_OP
     source = Source.read(STARTERS / f"{name}.py")
     _write(file, emptied(source) if empty else source.text)
-    what = f"what is left to write of a {name} kernel" if empty else f"a naive {name} kernel, to be replaced by yours"
+    what = f"a {name} kernel, still to be written" if empty else f"a naive {name} kernel, to be replaced by yours"
     return _next(file, name, what)
 
 
@@ -85,7 +85,7 @@ def emptied(source: Source) -> str:
 def _wrap(file: Path | None, target: str, op: str | None, said: tuple[str, ...], empty: bool) -> int:
     if empty:
         raise WrongUse("--empty leaves the body of a new kernel out, but --wrap is given")
-    wrapped = Wrapped.of(target, op, dict(_pair(words) for words in said))
+    wrapped = Wrapped.of(target, op, _pairs(said))
     while wrapped.doubts:
         wrapped = _asked(wrapped, target)
     file = file or wrapped.path.with_name(f"{wrapped.path.stem}_wrapped.py")
@@ -96,6 +96,16 @@ def _wrap(file: Path | None, target: str, op: str | None, said: tuple[str, ...],
         hint = f"; --map {name}={choices[0]} would say what it is" if choices else ""
         click.echo(f"{name} keeps its default{hint}")
     return _next(file, wrapped.function, f"{target} as a subject for {wrapped.op}: read it before you trust it")
+
+
+def _pairs(said: tuple[str, ...]) -> dict[str, str]:
+    """Name to meaning; raises WrongUse where one name is given two."""
+    found: dict[str, str] = {}
+    for words in said:
+        name, meaning = _pair(words)
+        if found.setdefault(name, meaning) != meaning:
+            raise WrongUse(f"--map {name} is {found[name]!r} and {meaning!r}, but expected one meaning")
+    return found
 
 
 def _pair(words: str) -> tuple[str, str]:
@@ -115,14 +125,18 @@ def _asked(wrapped: Wrapped, target: str) -> Wrapped:
     if not is_asked():
         doubts = "; ".join(str(doubt) for doubt in wrapped.doubts)
         example = " ".join(f"--map {d.name}={next(iter(d.choices), 'FIELD')}" for d in wrapped.doubts)
-        fields = "" if all(d.choices for d in wrapped.doubts) else f"; FIELD is one of {', '.join(_fields(wrapped.op))}"
+        fields = (
+            ""
+            if all(len(d.choices) > 1 for d in wrapped.doubts)
+            else f"; FIELD is one of {', '.join(_fields(wrapped.op))}"
+        )
         raise WrongUse(f"{target}: {doubts}: say which with {example}, or with a Python literal{fields}")
     said = {doubt.name: _answer(doubt, wrapped.op) for doubt in wrapped.doubts[:1]}  # one answer may settle others
     return Wrapped.of(target, wrapped.op, wrapped.said | said)
 
 
 def _answer(doubt: Doubt, op: str) -> str:
-    choices = doubt.choices or _fields(op)
+    choices = doubt.choices if len(doubt.choices) > 1 else _fields(op)
     for choice in choices:
         click.echo(f"  {choice:<16} {FIELDS[choice].words}")
     answer: str = click.prompt(f"{doubt.name} is", type=click.Choice(choices), show_choices=False)
@@ -131,7 +145,7 @@ def _answer(doubt: Doubt, op: str) -> str:
 
 def _fields(op: str) -> tuple[str, ...]:
     """What a parameter of such a call may be."""
-    return tuple(name for name, field in FIELDS.items() if not field.ops or op in field.ops)
+    return tuple(name for name, field in FIELDS.items() if field.is_of(op))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ TOKENS = ("sliding_window",)
 #: Lengths that leave out new tokens where a call is given some: flash-attn's.
 BEFORE = ("cache_seqlens",)
 
+#: What tells of new tokens, where lengths may be those with them or those before.
+NEW = ("query_starts", "query_lens", "k_new")
+
 #: What a call that attends has to have, and one that only writes; one of each group.
 ATTENDING = (("k_cache",), ("v_cache",), ("block_tables",), ("kv_lens", "prefix_lens"))
 WRITING = (("k_cache",), ("k_new",), ("slot_mapping",))
@@ -95,10 +98,7 @@ def bind(function: Callable[..., Any], given: Mapping[str, Any]) -> Binding:
     gets all arguments by name; anything else is the value itself.
     """
     name = str(getattr(function, "__qualname__", function))
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        raise WrongUse(f"record({name}): {function!r} has no signature that could be read") from None
+    signature = _signature(function, name)
     for role in given:
         if role not in ROLES:
             raise WrongUse(f"record({name}): {role!r} is no role; there are: {', '.join(ROLES)}")
@@ -106,8 +106,19 @@ def bind(function: Callable[..., Any], given: Mapping[str, Any]) -> Binding:
     sources = {role: _source(role, how, signature, name) for role, how in given.items() if how is not None}
     for role, parameter in _recognised(signature, given, name).items():
         where[role], sources[role] = parameter, _path(parameter)
+    if "kv_lens" not in given:
+        _check_lengths(where.get("kv_lens", ""), sources, signature, name)
     _check_whole(sources, signature, name)
     return Binding(signature, sources, where)
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    if hasattr(function, "run") and hasattr(function, "__getitem__"):
+        raise WrongUse(f"record({name}): {name} is a kernel, but expected the function that launches it")
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise WrongUse(f"record({name}): {function!r} has no signature that could be read") from None
 
 
 def _source(role: str, how: Any, signature: inspect.Signature, name: str) -> Source:
@@ -169,6 +180,14 @@ def _is_cache(parameter: str, new: str, cache: str, signature: inspect.Signature
     """Whether the name may mean the cache and no other does: vLLM's `unified_attention` has them as `k` and `v`."""
     others = {field for other in signature.parameters if other != parameter for field in meanings(other)}
     return cache in meanings(parameter) and not CACHES[new] & others
+
+
+def _check_lengths(parameter: str, sources: Mapping[str, Source], signature: inspect.Signature, name: str) -> None:
+    """Raise WrongUse for lengths whose name leaves open whether they count the new tokens, where there are some."""
+    there = {*sources, *(field for other in signature.parameters for field in meanings(other) if field not in ROLES)}
+    if "prefix_lens" in meanings(parameter) and plain(parameter) not in BEFORE and there & set(NEW):
+        either = " or ".join(f"record({name}, {role}={parameter!r})" for role in ("kv_lens", "prefix_lens"))
+        raise WrongUse(f"record({name}): {parameter} could be kv_lens or prefix_lens; say which: {either}")
 
 
 def _check_whole(sources: Mapping[str, Source], signature: inspect.Signature, name: str) -> None:

@@ -17,6 +17,8 @@ from harness.recording import Counts
 from harness.scaling import smaller, told, too_large
 from harness.subjects import WrongUse
 
+Entries = list[tuple[Path, Entry]]
+
 #: Rows of the table, and different things that are told to be lost.
 MOST = 20
 HEAD = ("seen", "op", "seqs", "kv_len", "new", "heads", "dim", "block", "type", "layout", "placement", "")
@@ -41,23 +43,39 @@ HEAD = ("seen", "op", "seqs", "kv_len", "new", "heads", "dim", "block", "type", 
 def main(folder: Path, profile: Path | None, smaller_into: Path | None) -> int:
     """Tell what `harness.record` wrote into FOLDER: its cases, what they do not hold, and which calls have none.
 
-    Exit code: 0 done; 2 wrong use, or a file that is no recorded case.
+    Exit code: 0 done; 2 wrong use, such as a folder without a recording, or a file that is no recorded case.
     """
-    check_file("--profile", profile)
-    if smaller_into is not None:
-        check_writable("--smaller", smaller_into)
-    if not folder.is_dir():
-        raise WrongUse(f"folder is {str(folder)!r}, but there is no such folder")
-    entries = list(Corpus(folder).entries())
-    for line in lines(entries, list(counts(folder))):
+    _check_places(folder, profile, smaller_into)
+    entries, counted = list(Corpus(folder).entries()), list(counts(folder))
+    _check_recorded(folder, entries, counted, profile or smaller_into)
+    made = [made_smaller(entry) for _, entry in entries] if smaller_into is not None else []
+    for line in lines(entries, counted):
         click.echo(line)
     if profile is not None:
+        profile.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(profile, to_json(mixed(entries, f"recorded in {folder}")))
         click.echo(f"profile: {profile}")
     if smaller_into is not None:
-        written = {Corpus(smaller_into).add(made_smaller(entry)) for _, entry in entries}
+        written = {Corpus(smaller_into).add(entry) for entry in made}
         click.echo(f"smaller: {len(written)} cases in {smaller_into}")
     return 0
+
+
+def _check_places(folder: Path, profile: Path | None, smaller_into: Path | None) -> None:
+    check_file("--profile", profile)
+    if smaller_into is not None:
+        check_writable("--smaller", smaller_into)
+        if smaller_into.resolve() == folder.resolve():
+            raise WrongUse(f"--smaller is {str(smaller_into)!r}, but expected another folder than the recording's")
+    if not folder.is_dir():
+        raise WrongUse(f"folder is {str(folder)!r}, but there is no such folder")
+
+
+def _check_recorded(folder: Path, entries: Entries, counted: list[Counts], wanted: Path | None) -> None:
+    if not entries and not counted:
+        raise WrongUse(f"folder is {str(folder)!r}, but nothing was recorded into it")
+    if not entries and wanted is not None:
+        raise WrongUse(f"folder is {str(folder)!r}, but there is no recorded case in it for {wanted}")
 
 
 def counts(folder: Path) -> Iterator[Counts]:
@@ -74,7 +92,7 @@ def made_smaller(entry: Entry) -> Entry:
     return msgspec.structs.replace(entry, case=small, notes=(*entry.notes, *told(entry.case, small)))
 
 
-def lines(entries: list[tuple[Path, Entry]], recorders: list[Counts]) -> Iterator[str]:
+def lines(entries: Entries, recorders: list[Counts]) -> Iterator[str]:
     """Cases, the most frequent first; what they lost; what became of all calls."""
     found = sorted((entry for _, entry in entries), key=lambda entry: -entry.seen)
     if found:

@@ -18,6 +18,7 @@ import msgspec
 from harness import calls
 from harness.calls import Inexpressible
 from harness.case import Case, Record, digest, to_json
+from harness.commands import check_writable
 from harness.corpus import Entry, triton_settings, versions
 from harness.files import write_atomically
 from harness.likeness import OPS, Recorded, recorded
@@ -65,20 +66,27 @@ def record(
     and a small file; no other call costs more than a lock and a random number. With limit=None every call is looked at,
     before it runs, so the one that takes the process down is on disk. Calls that raise are kept beside the sample.
     Nothing is looked at while a CUDA graph is captured; when one is replayed, no Python runs and nothing is seen.
+    Neither is what torch.compile compiles, which stays as it was.
 
-    Raises WrongUse where a role is missing or could be several parameters, before any call.
+    Raises WrongUse where a role is missing or could be several parameters, or `into` cannot be written to, before any
+    call.
     """
     if function is None:
         return functools.partial(record, into=into, limit=limit, subject=subject, op=op, **roles)
-    if limit is not None and limit < 1:
-        raise WrongUse(f"record: limit is {limit}, but should be at least 1, or None for every call")
-    if op not in (None, *OPS):
-        raise WrongUse(f"record: op is {op!r}, but should be {', '.join(OPS)}, or None to tell it from the arguments")
-    recorder = Recorder(function, bind(function, roles), Path(into), limit, subject, op)
+    _check(limit, op, Path(into))
+    recorder = Recorder(function, bind(function, roles), Path(into).absolute(), limit, subject, op)
     atexit.register(recorder.flush)
+    return _watched(function, recorder)
+
+
+def _watched(function: Callable[..., Any], recorder: "Recorder") -> Callable[..., Any]:
+    """The function that is called instead; torch.compile takes `is_compiling` for True and traces no lock or file."""
+    from torch.compiler import is_compiling
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return function(*args, **kwargs)
         recorder.before(args, kwargs)
         try:
             return function(*args, **kwargs)
@@ -88,6 +96,14 @@ def record(
 
     watched.recorder = recorder  # type: ignore[attr-defined]
     return watched
+
+
+def _check(limit: int | None, op: str | None, into: Path) -> None:
+    if limit is not None and not (isinstance(limit, int) and limit >= 1):
+        raise WrongUse(f"record: limit is {limit!r}, but should be a number from 1, or None for every call")
+    if op not in (None, *OPS):
+        raise WrongUse(f"record: op is {op!r}, but should be {', '.join(OPS)}, or None to tell it from the arguments")
+    check_writable("record: into", into)
 
 
 class Recorder:
@@ -107,36 +123,42 @@ class Recorder:
         self.kept: dict[str, Entry] = {}  # by digest of the case
         self._binding = binding
         self._sample: list[str] = []  # the case of each call in the sample
-        self._pinned: set[str] = set()  # cases whose call raised
+        self._pinned: dict[str, str] = {}  # cases whose call raised, and in words what
         self._numbers: Counter[str] = Counter()
         self._reasons: dict[str, Counter[str]] = {"inexpressible": Counter(), "failed": Counter()}
         self._random = random.Random(0)  # noqa: S311  (a sample, not secrecy)
-        self._lock = threading.Lock()
+        self._renew_lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
         self._settings = triton_settings()  # now: gridsim has some of its own while it runs
         self._id = os.urandom(4).hex()
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at a call that is about to run, if it is chosen; never raises."""
-        with self._lock, self._noting():
-            self._numbers["calls"] += 1
-            place = self._chosen()
-            if place is not None and (found := self._look(args, kwargs)):
-                self._take(place, found)
-            if self._numbers["calls"].bit_count() == 1:
+        """Look at a call that is about to run, if it is chosen; never raises.
+
+        It is looked at outside of the lock: where a GPU is waited for, other threads go on.
+        """
+        with self._noting():
+            if self._is_chosen() and (found := self._look(args, kwargs)):
+                with self._lock:
+                    self._take(found)
+        if self._numbers["calls"].bit_count() == 1:
+            with self._noting(), self._lock:
                 self._write_counts()
 
     def raised(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
-        """Keep a call that raised, beside the sample; never raises."""
-        with self._lock, self._noting():
-            self._numbers["raised"] += 1
-            if len(self._pinned) < RAISED and (found := self._look(args, kwargs)):
-                name = digest(found.case)
-                self._pinned.add(name)
-                first = (str(error).splitlines() or [""])[0]
-                entry = self.kept.get(name) or self._entry(found, seen=1)
-                self._write(
-                    name, msgspec.structs.replace(entry, why=f"{entry.why}; raised {type(error).__name__}: {first}")
-                )
+        """Keep a call that raised, beside the sample; never raises. Where most calls do, most are not looked at."""
+        with self._noting():
+            number = self._add("raised")
+            if (number <= RAISED or number.bit_count() == 1) and (found := self._look(args, kwargs)):
+                with self._lock:
+                    self._pin(found, error)
+
+    def _pin(self, found: Recorded, error: Exception) -> None:
+        name = digest(found.case)
+        if name in self._pinned or len(self._pinned) < RAISED:
+            first = (str(error).splitlines() or [""])[0]
+            self._pinned.setdefault(name, f"; raised {type(error).__name__}: {first}")
+            self._write(name, self._entry(found, self.kept[name].seen if name in self.kept else 1))
 
     def counts(self) -> Counts:
         """What became of the calls so far."""
@@ -145,36 +167,39 @@ class Recorder:
         return Counts(**told)
 
     def flush(self) -> None:
-        """Write what was counted; done at exit as well."""
-        with self._lock, self._noting():
-            if self._numbers["calls"]:
+        """Write what was counted, unless the folder is gone; done at exit as well."""
+        with self._noting(), self._lock:
+            if self._numbers["calls"] and self.folder.is_dir():
                 self._write_counts()
 
-    def _chosen(self) -> int | None:
-        """The place in the sample that the call takes, None for no place: algorithm R of Vitter (1985)."""
-        if self.limit is None or len(self._sample) < self.limit:
-            return len(self._sample)
-        place = self._random.randrange(self._numbers["calls"])
-        return place if place < self.limit else None
+    def _is_chosen(self) -> bool:
+        """Count the call, and say whether it is to be in the sample: algorithm R of Vitter (1985)."""
+        with self._lock:
+            self._numbers["calls"] += 1
+            if self.limit is None or len(self._sample) < self.limit:
+                return True
+            return self._random.randrange(self._numbers["calls"]) < self.limit
 
     def _look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded | None:
         values = self._binding.values(args, kwargs)
         if _is_captured(values):
-            self._numbers["captured"] += 1
+            self._add("captured")
             return None
-        self._numbers["looked_at"] += 1
+        self._add("looked_at")
         try:
+            calls.check_there(values)
             return recorded(calls.read(values, self._binding.unused(args, kwargs)), self.op)
         except Inexpressible as reason:
             self._count("inexpressible", str(reason))
             return None
 
-    def _take(self, place: int, found: Recorded) -> None:
-        """Put the case in its place in the sample, for what was there."""
+    def _take(self, found: Recorded) -> None:
+        """Add the case to the sample, where it is full in some place for what was there."""
         name = digest(found.case)
-        if place == len(self._sample):
+        if self.limit is None or len(self._sample) < self.limit:
             self._sample.append(name)
         else:
+            place = self._random.randrange(self.limit)
             gone, self._sample[place] = self._sample[place], name
             self._drop(gone)
         seen = self.kept[name].seen + 1 if name in self.kept else 1
@@ -190,7 +215,7 @@ class Recorder:
 
     def _entry(self, found: Recorded, seen: int) -> Entry:
         return Entry(
-            why=f"recorded from {self.name}: {'; '.join(found.held)}",
+            why=f"recorded from {self.name}: {'; '.join(found.held)}{self._pinned.get(digest(found.case), '')}",
             case=found.case,
             subject=self.subject,
             date=datetime.date.today().isoformat(),
@@ -223,13 +248,25 @@ class Recorder:
         except Exception as error:
             self._count("failed", f"{type(error).__name__}: {error}")
 
+    def _add(self, name: str) -> int:
+        with self._lock:
+            self._numbers[name] += 1
+            return self._numbers[name]
+
     def _count(self, kind: str, reason: str) -> None:
-        reasons = self._reasons[kind]
-        reasons[reason if reason in reasons or len(reasons) < REASONS else "other reasons"] += 1
+        with self._lock:
+            reasons = self._reasons[kind]
+            reasons[reason if reason in reasons or len(reasons) < REASONS else "other reasons"] += 1
+
+    def _renew_lock(self) -> None:
+        """Also in a forked process, where nobody would give back a lock that another thread had."""
+        self._lock = threading.Lock()
 
 
 def _name(function: Callable[..., Any]) -> str:
     """Module and function; of what is run as a script, the file's name."""
+    if isinstance(function, functools.partial):
+        return _name(function.func)
     code = getattr(function, "__code__", None)
     module = Path(code.co_filename).stem if code and function.__module__ == "__main__" else function.__module__
     return f"{module}.{getattr(function, '__qualname__', 'call')}"

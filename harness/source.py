@@ -24,11 +24,13 @@ class Source:
         """The file; raises WrongUse where it is none, or no Python."""
         if not path.is_file():
             raise WrongUse(f"a Python file is expected at {path}, but there is no such file")
-        source = cls(path.name, path.read_text(encoding="utf-8"))
         try:
+            source = cls(path.name, path.read_text(encoding="utf-8"))
             source.tree  # noqa: B018  (parsed here, so that a wrong file is told at once)
+        except ValueError as error:
+            raise WrongUse(f"{path}: {error}, but expected Python in UTF-8") from None
         except SyntaxError as error:
-            raise WrongUse(f"{path}:{error.lineno}: {error.msg}, but expected Python") from None
+            raise WrongUse(f"{path}:{error.lineno or 1}: {error.msg}, but expected Python") from None
         return source
 
     @cached_property

@@ -1,6 +1,7 @@
 """A function of somebody's as a subject: what its parameters mean by their names, and the file that says so."""
 
 import ast
+import keyword
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +32,12 @@ class Doubt:
 
     name: str
     choices: tuple[str, ...]
+    rivals: tuple[str, ...] = ()  # parameters of which one may be the only choice as well
 
     def __str__(self) -> str:
         told = " or ".join(f"{choice} ({FIELDS[choice].words})" for choice in self.choices)
-        return f"{self.name} may be {told}" if told else f"{self.name} is no name that is known"
+        as_well = f", and so may {' and '.join(self.rivals)}" if self.rivals else ""
+        return f"{self.name} may be {told}{as_well}" if told else f"{self.name} is no name that is known"
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,13 @@ class Wrapped:
     @classmethod
     def of(cls, target: str, op: str | None, said: dict[str, str]) -> "Wrapped":
         """FILE.py:FUNCTION, read and not imported; raises WrongUse with one clear line."""
-        path, colon, name = target.rpartition(":")
-        if not colon or not path.endswith(".py"):
-            raise WrongUse(f"--wrap is {target!r}, but expected FILE.py:FUNCTION")
-        parameters = _parameters(_definition(Path(path), name))
+        path, name = _target(target)
+        parameters = _parameters(_definition(path, name))
         for given, meaning in said.items():
             _check(given, meaning, parameters, target)
-        return cls(Path(path), name, parameters, op or _operation(parameters, said, target), said)
+        op = op or _operation(parameters, said, target)
+        _check_fields(said, op)
+        return cls(path, name, parameters, op, said)
 
     @property
     def meaning(self) -> dict[str, str]:
@@ -68,7 +71,7 @@ class Wrapped:
     def doubts(self) -> tuple[Doubt, ...]:
         """Parameters that have to be given and are not clear."""
         unclear = [p for p in self.parameters if p.name not in self.meaning and p.required]
-        return tuple(Doubt(p.name, self._choices(p)) for p in unclear)
+        return tuple(Doubt(p.name, choices := self._choices(p), self._rivals(p, choices)) for p in unclear)
 
     @property
     def left(self) -> dict[str, tuple[str, ...]]:
@@ -77,17 +80,27 @@ class Wrapped:
         return {p.name: self._choices(p) for p in unclear}
 
     def _only(self, parameter: Parameter) -> str:
-        """The one field that the parameter can be, or nothing."""
+        """The one field that the parameter can be and no other is, or nothing."""
         choices = self._choices(parameter)
-        return choices[0] if len(choices) == 1 else ""
+        return choices[0] if len(choices) == 1 and choices[0] not in self._taken(parameter) else ""
 
     def _choices(self, parameter: Parameter) -> tuple[str, ...]:
-        """Fields that the name may mean, less those that are of no use here and those that another parameter is."""
-        taken = set(self.said.values()) | {
-            found[0] for p in self.parameters if p != parameter and len(found := self._useful(p)) == 1
-        }
+        """Fields that the name may mean, less those that another parameter is; all where nothing else is left."""
         unlikely = {new for new, caches in CACHES.items() if not self._elsewhere(parameter, caches)}
-        return tuple(name for name in self._useful(parameter) if name not in taken | unlikely)
+        likely = tuple(name for name in self._useful(parameter) if name not in unlikely)
+        return tuple(name for name in likely if name not in self._taken(parameter)) or likely
+
+    def _taken(self, parameter: Parameter) -> set[str]:
+        """Fields that other parameters are."""
+        others = (self._useful(p) for p in self.parameters if p != parameter)
+        return set(self.said.values()) | {found[0] for found in others if len(found) == 1}
+
+    def _rivals(self, parameter: Parameter, choices: tuple[str, ...]) -> tuple[str, ...]:
+        """Other parameters that may be, or are said to be, the only choice that there is."""
+        if len(choices) != 1:
+            return ()
+        others = (p for p in self.parameters if p != parameter)
+        return tuple(p.name for p in others if choices[0] in (*self._useful(p), self.said.get(p.name)))
 
     def _elsewhere(self, parameter: Parameter, fields: set[str]) -> bool:
         """Whether another parameter may be one of these."""
@@ -95,7 +108,7 @@ class Wrapped:
         return any(fields & {*self._useful(p), self.said.get(p.name, "")} for p in others)
 
     def _useful(self, parameter: Parameter) -> tuple[str, ...]:
-        useful = (name for name in meanings(parameter.name) if not FIELDS[name].ops or self.op in FIELDS[name].ops)
+        useful = (name for name in meanings(parameter.name) if FIELDS[name].is_of(self.op))
         return tuple(useful) if parameter.name not in self.said else ()
 
     # --- the file ------------------------------------------------------------------------------------------------
@@ -109,10 +122,10 @@ class Wrapped:
         return (
             f'"""`{self.function}` of {self.path.name} as a subject, drawn from the names of its parameters.\n\n'
             "Names do not tell the order of dims, nor what else the function expects: read it, and correct it.\n"
-            f'"""\n\n{torch}import {module}\n\nfrom harness import subject{views}\n\n\n'
+            f'"""\n\n{torch}from {module} import {self.function} as theirs\n\nfrom harness import subject{views}\n\n\n'
             f"@subject(\n{self._declaration()})\n"
             f"def {self.function}(inputs):\n"
-            f'    """Calls {module}.{self.function}."""\n{body}\n'
+            f'    """Calls {self.function} of {self.path.name}."""\n{body}\n'
         )
 
     def _declaration(self) -> str:
@@ -132,7 +145,7 @@ class Wrapped:
         lines = [*_OUT] if "out" in given else []
         if "lse" in given:
             lines.append("lse = torch.empty(inputs.q.shape[:2], dtype=torch.float32, device=inputs.q.device)")
-        lines += [f"{self._returned(given)}{self.path.stem}.{self.function}(", *self._arguments(), ")"]
+        lines += [f"{self._returned(given)}theirs(", *self._arguments(), ")"]
         if "out" in given:
             lines.append("return (out, lse) if inputs.want_lse else out" if "lse" in given else "return out")
         return lines
@@ -157,6 +170,17 @@ class Wrapped:
 def _literal(value: object) -> str:
     """A value as the house writes it."""
     return repr(value).replace("'", '"')
+
+
+def _target(target: str) -> tuple[Path, str]:
+    """The file and the function; a file whose name no import can have is refused, since the new one imports it."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise WrongUse(f"--wrap is {target!r}, but expected FILE.py:FUNCTION")
+    stem = Path(path).stem
+    if not stem.isidentifier() or keyword.iskeyword(stem):
+        raise WrongUse(f"--wrap is {target!r}, but {stem!r} cannot be imported: expected a name such as 'my_kernel'")
+    return Path(path), name
 
 
 def _definition(path: Path, name: str) -> Function:
@@ -194,6 +218,14 @@ def _check(name: str, meaning: str, parameters: tuple[Parameter, ...], target: s
     except (ValueError, SyntaxError):
         known = ", ".join(FIELDS)
         raise WrongUse(f"--map {name}={meaning}: expected a Python literal or one of {known}") from None
+
+
+def _check_fields(said: dict[str, str], op: str) -> None:
+    """Raise WrongUse for a field that a call of this operation has not."""
+    for name, meaning in said.items():
+        if meaning in FIELDS and not FIELDS[meaning].is_of(op):
+            ops = ", ".join(FIELDS[meaning].ops)
+            raise WrongUse(f"--map {name}={meaning}: {meaning} is of {ops}, but the function is wrapped for {op}")
 
 
 def _operation(parameters: tuple[Parameter, ...], said: dict[str, str], target: str) -> str:

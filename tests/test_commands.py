@@ -1,6 +1,9 @@
 """What all commands share: wrong use is one line and exit code 2, and nothing unexpected looks like a finding."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +15,8 @@ from harness.__main__ import main as kvetch
 from harness.case import InvalidCase
 from harness.pool import HarnessFault
 from harness.subjects import WrongUse
+
+ROOT = Path(__file__).parent.parent
 
 
 def outcome(raised: BaseException | int):
@@ -52,6 +57,35 @@ def test_what_nobody_expected_is_a_fault_of_the_harness_with_its_traceback(error
     assert result.exit_code == 3
     assert result.stderr.startswith("kvetch: the harness is at fault: Traceback")
     assert str(error) in result.stderr
+
+
+TALKING = """
+import os, sys
+import click
+from harness.commands import Verb, one_line_errors
+@click.command(cls=Verb)
+@one_line_errors
+def command():
+    while True:
+        click.echo("and so on")
+command()
+"""
+
+
+def test_a_reader_that_goes_away_is_no_fault_of_the_harness():
+    read, write = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", TALKING], stdout=write, stderr=subprocess.PIPE, cwd=ROOT) as talking:
+        os.close(write)
+        assert os.read(read, 9) == b"and so on"
+        os.close(read)
+        assert (talking.wait(30), talking.stderr.read()) == (141, b"")
+
+
+def test_another_pipe_that_breaks_is_one(monkeypatch):
+    monkeypatch.setattr(shared, "_is_unread", lambda: False)
+    result = outcome(BrokenPipeError("a worker's"))
+    assert result.exit_code == 3
+    assert "a worker's" in result.stderr
 
 
 @pytest.mark.parametrize(

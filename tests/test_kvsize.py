@@ -69,6 +69,8 @@ def test_lengths_may_come_from_what_was_recorded(tmp_path):
         ((*QWEN,), "got no length, but expected one of --tokens, --lengths, --recorded"),
         ((*QWEN, "--tokens", 5, "--lengths", "3"), "got --tokens and --lengths, but expected one of"),
         ((*QWEN, "--lengths", "3,x"), "'x' in '3,x' is no length, which is a number from 0"),
+        ((*QWEN, "--lengths", "²"), "is no length, which is a number from 0"),
+        ((*QWEN, "--lengths", "9" * 5000), "is no length, which is a number from 0"),
         ((*QWEN, "--tokens", 50, "--max-len", 40), "--max-len is 40, but a sequence has 50 tokens"),
         ((*QWEN, "--tokens", 0), "Invalid value for '--tokens'"),
         ((*QWEN, "--tokens", 1, "--mla", 576), "--mla is 576, but MLA keeps one vector for all heads"),

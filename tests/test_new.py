@@ -239,6 +239,66 @@ def test_a_left_side_alone_is_not_drawn_with_a_right_one(theirs: Path) -> None:
     assert "scales=False" in text
 
 
+def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bytes.py").write_bytes(b"\xa3\x00")
+    assert "bytes.py: 'utf-8' codec can't decode byte 0xa3" in one_line(run("--wrap", f"{tmp_path}/bytes.py:f"))
+
+
+def test_a_function_that_is_called_like_its_file_is_the_one_that_is_run(theirs: Path) -> None:
+    file = theirs.rename(theirs.with_name("paged_attention.py"))
+    assert run("--wrap", f"{file}:paged_attention").exit_code == 0
+    subject = load(f"{file.with_name('paged_attention_wrapped.py')}:paged_attention")
+    check(subject.run, cases=10, seed=2, executor="gridsim")
+
+
+@pytest.mark.parametrize("name", ["my-kernel", "class"])
+def test_a_file_that_no_import_can_name_is_one_line(theirs: Path, name: str) -> None:
+    file = theirs.rename(theirs.with_name(f"{name}.py"))
+    assert f"{name!r} cannot be imported: expected a name such as 'my_kernel'" in one_line(
+        run("--wrap", f"{file}:rows")
+    )
+
+
+#: A decode in which two names mean the same.
+TWICE = "def f(q, k_cache, v_cache, block_table, seq_lens, context_lens, scale): ..."
+
+
+def test_two_names_of_one_field_are_asked_and_not_unknown(theirs: Path) -> None:
+    theirs.write_text(TWICE)
+    told = one_line(run("--wrap", f"{theirs}:f"))
+    words = "may be kv_lens (tokens of each sequence, the new ones included [seqs]), and so may"
+    assert f"seq_lens {words} context_lens; context_lens {words} seq_lens: say which" in told
+    assert "FIELD is one of q, k_cache" in told
+    said = ("--map", "seq_lens=kv_lens")
+    assert f"context_lens {words} seq_lens: say which" in one_line(run("--wrap", f"{theirs}:f", *said))
+    assert run("--wrap", f"{theirs}:f", *said, "--map", "context_lens=kv_lens").exit_code == 0
+    text = theirs.with_name("my_wrapped.py").read_text()
+    assert "seq_lens=inputs.kv_lens,\n        context_lens=inputs.kv_lens," in text
+
+
+def test_two_names_of_one_field_may_be_any_field_at_a_terminal(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new, "is_asked", lambda: True)
+    theirs.write_text(TWICE)
+    assert run("--wrap", f"{theirs}:f", answers="kv_lens\nmax_kv_len\n").exit_code == 0
+    assert "context_lens=inputs.max_kv_len," in theirs.with_name("my_wrapped.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            ("scale=slot_mapping",),
+            "--map scale=slot_mapping: slot_mapping is of cache_write, step, but the function is",
+        ),
+        (("scale=1.0", "scale=2.0"), "--map scale is '1.0' and '2.0', but expected one meaning"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(theirs: Path, said: tuple[str, ...], told: str) -> None:
+    theirs.write_text("def f(q, k_cache, v_cache, block_table, seq_lens, scale): ...")
+    assert told in one_line(run("--wrap", f"{theirs}:f", *(word for pair in said for word in ("--map", pair))))
+    assert not theirs.with_name("my_wrapped.py").exists()
+
+
 # --- names -------------------------------------------------------------------------------------------------------
 
 

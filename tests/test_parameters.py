@@ -4,6 +4,7 @@ import inspect
 from collections import Counter
 
 import pytest
+import triton
 
 from harness.parameters import ROLES, bind
 from harness.subjects import WrongUse
@@ -142,6 +143,41 @@ def test_what_could_be_two_parameters_is_told_until_the_user_says_which():
     ):
         bind(two_lengths, {})
     assert bind(two_lengths, {"kv_lens": "context_lens"}).where["kv_lens"] == "context_lens"
+
+
+def extending(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q): ...
+
+
+def appending(q, k, v, k_cache, v_cache, block_tables, context_len_ptr): ...
+
+
+def counted(q, k_cache, v_cache, block_tables, context_lens, query_lens): ...
+
+
+@pytest.mark.parametrize("function", [extending, appending, counted])
+def test_lengths_that_may_leave_out_new_tokens_are_told_where_there_are_some_until_the_user_says(function):
+    name = next(parameter for parameter in inspect.signature(function).parameters if "context" in parameter)
+    with pytest.raises(WrongUse) as raised:
+        bind(function, {})
+    said = (f"record({function.__name__}, {role}='{name}')" for role in ("kv_lens", "prefix_lens"))
+    could = f"record({function.__name__}): {name} could be kv_lens or prefix_lens; say which: {' or '.join(said)}"
+    assert str(raised.value) == could
+    assert bind(function, {"kv_lens": name}).where["kv_lens"] == name
+    where = bind(function, {"prefix_lens": name}).where
+    assert ("kv_lens" in where, where["prefix_lens"]) == (False, name)
+
+
+def test_lengths_of_a_decode_count_all_tokens_whatever_they_are_called():
+    def attend(q, k, v, block_tables, context_lens): ...
+
+    assert bind(attend, {}).where["kv_lens"] == "context_lens"
+
+
+def test_a_kernel_is_no_function_that_launches_one():
+    kernel = triton.jit(two_lengths)
+    for wrong in (kernel, triton.autotune([triton.Config({})], [])(kernel)):
+        with pytest.raises(WrongUse, match="is a kernel, but expected the function that launches it"):
+            bind(wrong, {})
 
 
 @pytest.mark.parametrize(

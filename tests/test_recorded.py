@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from harness.case import Case, Seq, to_json
+from harness.case import Case, Seq, replace, to_json
 from harness.corpus import Corpus, Entry, read
 from harness.mix import read as read_mix
 from harness.recorded import made_smaller, main
@@ -103,6 +103,42 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         2,
         f"kvetch: folder is '{tmp_path}/none', but there is no such folder\n",
     )
+
+
+@pytest.mark.parametrize("option", [(), ("--profile", "p.json"), ("--smaller", "small")])
+def test_a_folder_without_a_recording_is_refused_and_nothing_is_written(tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    result = invoke("empty", *option)
+    assert (result.exit_code, result.stderr) == (2, "kvetch: folder is 'empty', but nothing was recorded into it\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_calls_of_which_no_case_came_are_told_but_make_no_profile(tmp_path):
+    (tmp_path / "7-ab.counts").write_text(COUNTS)
+    assert invoke(tmp_path).stdout.startswith("f: 9 calls")
+    result = invoke(tmp_path, "--profile", tmp_path / "p.json")
+    assert (result.exit_code, "there is no recorded case in it for" in result.stderr) == (2, True)
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_smaller_cases_go_nowhere_where_one_cannot_be_made(folder, tmp_path):
+    earlier = replace(LARGE, before=replace(LARGE, num_q_heads=32))
+    Corpus(folder).add(Entry(why="with a call before it", case=earlier))
+    result = invoke(folder, "--smaller", tmp_path / "small", "--profile", tmp_path / "p.json")
+    assert (result.exit_code, "even when made smaller" in result.stderr) == (2, True)
+    assert not (tmp_path / "small").exists()
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_smaller_cases_are_not_mixed_with_the_recording(folder):
+    result = invoke(folder, "--smaller", folder)
+    assert (result.exit_code, "expected another folder than the recording's" in result.stderr) == (2, True)
+
+
+def test_a_profile_may_lie_in_a_new_folder(folder, tmp_path):
+    assert invoke(folder, "--profile", tmp_path / "new" / "p.json").exit_code == 0
+    assert read_mix(tmp_path / "new" / "p.json").calls
 
 
 def test_notes_of_an_entry_are_read_back(folder):

@@ -1,6 +1,10 @@
 """`record`: the call is not disturbed, what is kept is a fair sample, and no file is ever half written."""
 
+import functools
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -69,22 +73,21 @@ def test_no_more_than_the_limit_is_kept_and_its_counts_add_up(tmp_path, kept, li
     assert found.looked_at < 60 or limit == 1000
 
 
-def test_the_sample_is_fair_over_all_calls(tmp_path):
+def test_the_sample_is_fair_over_all_calls(tmp_path, monkeypatch):
     """Of 3 kept of 12 each call should be kept in a quarter of all runs: 75 of 300, give or take 4 sigma of 7.5."""
-    often = dict.fromkeys(range(1, 13), 0)
-    recorder = record(recordings.decode, into=tmp_path, limit=3).recorder
+    often = dict.fromkeys(range(12), 0)
+    digests = {recording.digest(case): number for number, case in enumerate(CASES[:12])}
     for seed in range(300):
-        sample: list[int] = []
-        recorder._sample, recorder._numbers["calls"] = sample, 0
+        recorder = record(recordings.decode, into=tmp_path, limit=3).recorder
         recorder._random.seed(seed)
-        for call in often:
-            recorder._numbers["calls"] += 1
-            place = recorder._chosen()
-            sample[len(sample) if place is None else place : None if place is None else place + 1] = (
-                [] if place is None else [call]
-            )
-        for call in sample:
-            often[call] += 1
+        monkeypatch.setattr(recorder, "_look", lambda args, kwargs: recording.Recorded(args[0], (), ()))
+        monkeypatch.setattr(recorder, "_write", lambda *_: None)
+        monkeypatch.setattr(recorder, "_drop", lambda *_: None)
+        for case in CASES[:12]:
+            recorder.before((case,), {})
+        assert len(recorder._sample) == 3
+        for name in recorder._sample:
+            often[digests[name]] += 1
     assert all(45 <= count <= 105 for count in often.values()), often
 
 
@@ -128,6 +131,35 @@ def test_a_call_that_raised_is_kept_beside_the_sample(tmp_path, kept):
     assert all("; raised KeyError" in entry.why for entry in kept().values())
 
 
+def test_a_case_that_raises_again_and_again_says_so_once(tmp_path, kept, monkeypatch):
+    watched = record(raising(KeyError("x")), into=tmp_path, limit=1)
+    for _ in range(100):
+        with pytest.raises(KeyError):
+            watched(**given(4))
+    assert kept()[5].why.count("raised") == 1
+    looks = watched.recorder.counts().looked_at
+    monkeypatch.setattr(watched.recorder._random, "randrange", lambda calls: 1)
+    for _ in range(27):
+        with pytest.raises(KeyError):
+            watched(**given(4))
+    assert (watched.recorder.counts().looked_at, watched.recorder.counts().raised) == (looks, 127)
+
+
+def test_a_case_that_raised_says_so_still_when_it_comes_again_and_does_not(tmp_path, kept):
+    results = iter([RuntimeError("once")])
+
+    def attend(q, k_cache, v_cache, block_tables, kv_lens):
+        for error in results:
+            raise error
+
+    watched = record(attend, into=tmp_path)
+    with pytest.raises(RuntimeError):
+        watched(**given(4))
+    watched(**given(4))
+    assert kept()[5].why.endswith("; raised RuntimeError: once")
+    assert kept()[5].seen == 2
+
+
 def test_wrong_arguments_raise_what_they_did(tmp_path):
     watched = record(recordings.decode, into=tmp_path)
     with pytest.raises(TypeError, match=r"decode\(\) missing 4 required positional arguments"):
@@ -142,6 +174,23 @@ def test_a_call_that_no_case_can_hold_is_counted_with_its_reason(tmp_path, kept)
     reason = "causal is a Tensor, but should be True or False for the whole batch"
     assert watched.recorder.counts().inexpressible == {reason: 3}
     assert kept() == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"k_cache": None}, "k_cache is None in the call"),
+        ({"block_tables": None}, "block_tables is None in the call"),
+        ({"kv_lens": None}, "kv_lens and prefix_lens are None in the call"),
+        ({"kv_lens": torch.full((1,), 5.0)}, "kv_lens is float32, but should be integers"),
+        ({"block_tables": torch.zeros(1, 2)}, "block_tables is float32, but should be integers"),
+    ],
+)
+def test_what_is_not_there_or_no_number_of_tokens_is_a_reason_and_no_fault(tmp_path, kept, changed, reason):
+    watched = record(recordings.decode, into=tmp_path)
+    watched(**CALLS[4] | changed)
+    assert watched.recorder.counts().inexpressible == {reason: 1}
+    assert (watched.recorder.counts().failed, kept()) == ({}, {})
 
 
 def test_an_argument_that_is_not_known_is_told_in_the_notes(tmp_path, kept):
@@ -172,8 +221,8 @@ def test_a_fault_of_the_recorder_disturbs_nobody_and_is_counted(tmp_path, monkey
 
 
 def test_a_disk_that_takes_nothing_disturbs_nobody(tmp_path):
-    (tmp_path / "file").touch()
     watched = record(recordings.decode, into=tmp_path / "file")
+    (tmp_path / "file").touch()
     assert watched(**CALLS[4]) is CALLS[4]["q"]
     assert any("file" in reason for reason in watched.recorder.counts().failed)
 
@@ -223,6 +272,24 @@ def test_counts_are_on_disk_without_an_end_and_whole(tmp_path):
     assert (on_disk.calls, on_disk.function) == (5, "recordings.decode")
 
 
+def test_a_folder_that_is_gone_by_the_end_does_not_come_back(tmp_path):
+    watched = record(recordings.decode, into=tmp_path / "recorded")
+    watched(**CALLS[4])
+    shutil.rmtree(tmp_path / "recorded")
+    watched.recorder.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_goes_elsewhere_records_where_it_was_told(tmp_path, monkeypatch, kept):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    watched = record(recordings.decode, into=".")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    watched(**CALLS[4])
+    assert list(kept()) == [5]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_threads_may_call_at_once(tmp_path, kept):
     watched = record(recordings.decode, into=tmp_path)
     threads = [threading.Thread(target=lambda: [watched(**call) for call in CALLS[:20]]) for _ in range(4)]
@@ -232,6 +299,52 @@ def test_threads_may_call_at_once(tmp_path, kept):
         thread.join()
     assert {entry.seen for entry in kept().values()} == {4}
     assert watched.recorder.counts().failed == {}
+
+
+def test_a_thread_that_waits_for_its_gpu_keeps_no_other_waiting(tmp_path):
+    """What the first waits for may be launched by the second, as in an all-reduce."""
+    second_ran = threading.Event()
+
+    def lens(call):
+        if call["seconds"]:
+            assert second_ran.wait(call["seconds"])
+        return call["how_long"]
+
+    @record(into=tmp_path, kv_lens=lens)
+    def attend(q, k_cache, v_cache, block_tables, how_long, seconds):
+        return q
+
+    values = [CALLS[4][name] for name in ("q", "k_cache", "v_cache", "block_tables", "kv_lens")]
+    first = threading.Thread(target=attend, args=(*values, 20))
+    first.start()
+    attend(*values, 0)
+    second_ran.set()
+    first.join()
+    assert (attend.recorder.counts().failed, attend.recorder.counts().sample) == ({}, 2)
+
+
+def test_a_process_that_is_forked_while_a_thread_records_goes_on(tmp_path):
+    watched = record(recordings.decode, into=tmp_path)
+    with watched.recorder._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(10)  # a lock that nobody gives back ends here
+            watched(**CALLS[4])
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    watched(**CALLS[4])
+
+
+def test_a_compiled_function_is_compiled_as_it_was(tmp_path):
+    watched = record(recordings.decode, into=tmp_path)
+    compiled = torch.compile(lambda call: watched(**call) * 2, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(CALLS[4]), CALLS[4]["q"] * 2)
+    assert (watched.recorder.counts().calls, watched.recorder.counts().failed) == (0, {})
+
+
+def test_what_is_bound_by_partial_has_the_name_of_its_function(tmp_path):
+    watched = record(functools.partial(recordings.decode, scale=1.0), into=tmp_path)
+    assert watched.recorder.name == "recordings.decode"
 
 
 DYING = """
@@ -279,7 +392,9 @@ def test_no_file_is_ever_seen_half_written(tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"limit": 0}, "limit is 0, but should be at least 1, or None for every call"),
+        ({"limit": 0}, "limit is 0, but should be a number from 1, or None for every call"),
+        ({"limit": "3"}, "limit is '3', but should be a number from 1, or None for every call"),
+        ({"into": __file__}, "into is '.*test_recording.py', but .*test_recording.py is no folder"),
         ({"op": "merge"}, "op is 'merge', but should be decode, extend, step, cache_write, or None"),
         ({"lens": "kv_lens"}, "'lens' is no role"),
     ],
