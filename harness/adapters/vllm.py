@@ -196,7 +196,7 @@ def _unified(kernel: Any, inputs: Any, starts: Any, **split: Any) -> Any:
     limits=_unified_limits,
     corners={
         "empty_rows": "a row before the first key is 0 / 0 where a later row of its tile sees one: "
-        f"{SOURCE}/triton_unified_attention.py#L661"
+        f"{SOURCE}/triton_unified_attention.py#L659"
     },
     padding_rows=True,
     batch_invariant=True,
