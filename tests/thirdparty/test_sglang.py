@@ -12,10 +12,11 @@ import three_tokens
 import torch
 
 from harness.adapters import load
-from harness.case import Case, Hints, States, replace
+from harness.case import Case, Hints, Seq, States, replace
 from harness.executors import gridsim
 from harness.folders import PACKAGE
 from harness.inputs import Inputs
+from harness.pipeline import run_case
 
 pytestmark = pytest.mark.thirdparty
 
@@ -177,6 +178,16 @@ def test_new_tokens_are_divided_by_the_scale_of_an_fp8_cache() -> None:
 )  # fmt: skip
 def test_what_a_kernel_cannot_do_is_declined_with_the_reason(name: str, case: Case, told: str) -> None:
     assert told in (load(f"sglang.{name}").declines(case) or "")
+
+
+@pytest.mark.parametrize("name", ["decode_attention", "extend_attention_unified"])
+def test_a_sink_far_above_every_score_is_no_finding_in_an_output(name: str) -> None:
+    """The sum of the weights is infinite there, and 0 comes out where 1e-39 should."""
+    op = "decode" if name == "decode_attention" else "extend"
+    far = Case(
+        op=op, seqs=(Seq(kv_len=80),), head_dim=80, window=(0, -1), sinks=True, values="descending_max", data_seed=1
+    )
+    assert not run_case(far, load(f"sglang.{name}"), "gridsim").findings
 
 
 def test_what_is_no_limit_is_taken() -> None:
