@@ -16,8 +16,8 @@ from harness.subjects import Declaration, declines
 
 #: Fields that say what a subject takes or promises: to lose one is a narrowing. All other yes-or-no fields are needs.
 NEEDS = ("finite_dead_slots", "padded_table")
-#: Fields that are words: they turn no case away.
-WORDS = ("about", "not_drawn", "corners")
+#: Fields that only say something to a reader.
+TOLD = ("about", "not_drawn", "corners")
 
 
 def of_declaration(subject: str, base: Declaration, change: Declaration, cases: list[Case]) -> Iterator[Narrowing]:
@@ -37,7 +37,7 @@ def _told(lost: int, cases: int) -> str:
 
 def is_narrower(name: str, before: Any, after: Any) -> bool:
     """Whether a field of a declaration takes or promises less than before."""
-    if name in WORDS:
+    if name in TOLD:
         return False
     if name in ("op", "arithmetic"):  # another operation, another bound: neither is more nor less
         return bool(before != after)
