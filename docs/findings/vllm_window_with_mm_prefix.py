@@ -1,6 +1,6 @@
 """vLLM 0.33.0: unified_attention with a window and a multimodal prefix range takes V behind the window for 0.
 
-python vllm_window_with_mm_prefix.py    needs a GPU; one sequence of 40 tokens, one head, one range longer than the window
+python vllm_window_with_mm_prefix.py    needs a GPU; one sequence, one range longer than the window
 """
 
 import torch
