@@ -232,31 +232,50 @@ class Hunt:
         return f"{sum(again)} of {len(again)}{', but not in a process of its own' if self.keeps else ''}"
 
     def _needs(self, case: Case, family: str) -> tuple[str, ...]:
-        """The traits that cannot be taken away, one after the other, without losing the fault."""
-        alone = case.before is not None
-        declared, given = set(), case
-        for trait in sorted(TAKEN, key=lambda trait: -trait.rung):
-            if not (trait.has(given) and trait.has(case)) or self.campaign.out_of_time:
-                continue
-            plainer = self._without(trait, case)
-            if plainer is None:
-                declared.add(trait.name)
-            elif self._again(plainer, family, fresh=alone):
-                case = plainer
-        return tuple(t.name for t in TRAITS if t.has(case) and t.has(given) and t.name not in declared)
+        """The traits that cannot be taken away, one after the other, without losing the fault.
+
+        One that the subject takes no case without is tried again at the end, since another trait may have been the
+        reason. If it is declined then as well, every case like this one has it, and nothing was learnt about it.
+        """
+        given, left = case, sorted(TAKEN, key=lambda trait: -trait.rung)
+        for _ in range(2):
+            tried, left = left, []
+            for trait in tried:
+                if not (trait.has(given) and trait.has(case)) or self.campaign.out_of_time:
+                    continue
+                result = self._taken(trait, case, family)
+                if result is None:
+                    left.append(trait)
+                elif _shows(result, family):
+                    case = result.case
+        return tuple(t.name for t in TRAITS if t.has(case) and t.has(given) and t not in left)
+
+    def _taken(self, trait: Trait, case: Case, family: str) -> Result | None:
+        """What the case gives without the trait; None where the subject takes no such case."""
+        plainer = self._without(trait, case)
+        if plainer is None:
+            return None
+        result = self._judged(plainer, family, fresh=case.before is not None)
+        return None if result.declined else result
 
     def _without(self, trait: Trait, case: Case) -> Case | None:
-        """The case without the trait; None where the subject takes no such case, so that every case of its has it."""
+        """The case without the trait; None where the subject declares that it takes no such case."""
         others = (trait.without(case), *(replace(case, dtype=dtype) for dtype in HALVES if trait.name in HALVES))
         declared = self.campaign.plan.subjects[self.subject]
         able = (other for other in others if not trait.has(other) and declines(declared, other) is None)
         return next(able, None)
 
     def _again(self, case: Case, family: str, patient: bool = False, fresh: bool = False) -> bool:
+        return _shows(self._judged(case, family, patient, fresh), family)
+
+    def _judged(self, case: Case, family: str, patient: bool = False, fresh: bool = False) -> Result:
         limit = self.campaign.short_limit() if family == "hang" and not patient else self.campaign.limit()
         options = {"thorough": True} | ({"fresh": True} if fresh else {})
-        result = self.campaign.runner.run(case, self.subject, limit, **options)
-        return any(finding.family == family for finding in result.findings)
+        return self.campaign.runner.run(case, self.subject, limit, **options)
+
+
+def _shows(result: Result, family: str) -> bool:
+    return any(finding.family == family for finding in result.findings)
 
 
 _FAULTS: dict[str, type[_Fault]] = {}

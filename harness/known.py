@@ -16,6 +16,8 @@ from harness.traits import BY_NAME, traits
 class Known(Record, frozen=True):
     """One entry of `known.toml`. It matches findings of its subject and family on cases with all of its traits.
 
+    With a kind or a line it matches those of that kind, and at that line (`FILE.py:NUMBER`), only.
+
     Where a finding is of a changed case, as a law makes it, the traits of that case count.
     """
 
@@ -27,12 +29,16 @@ class Known(Record, frozen=True):
     link: str = ""
     traits: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
+    kind: str = ""
+    line: str = ""
 
     def matches(self, found: Found, platform: str) -> bool:
         """Whether the finding is this one, here, and today."""
         here = not self.platforms or platform in self.platforms
-        is_it = same(self.subject, found.subject) and self.family == found.finding.family
-        names = traits(found.case) | set(found.finding.beyond)
+        finding = found.finding
+        is_it = same(self.subject, found.subject) and self.family == finding.family
+        is_it = is_it and self.kind in ("", finding.kind) and self.line in ("", finding.line)
+        names = traits(found.case) | set(finding.beyond)
         return here and is_it and set(self.traits) <= names and not self.expired()
 
     def expired(self) -> bool:

@@ -20,7 +20,7 @@ from harness.judge import judge
 from harness.landmarks import Landmarks, landmarks
 from harness.laws import First, told
 from harness.operations import ATTENTION
-from harness.platforms import judging
+from harness.platforms import flushing, judging
 from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
@@ -189,7 +189,7 @@ class Session:
     def _bound(self, materials: Materials, observed: Observed, arithmetic: Arithmetic) -> Bound | None:
         if observed.out is None or self.case.op == "gather":
             return None
-        return judge(materials, arithmetic, judging(self.where.platform))
+        return judge(materials, arithmetic, flushing(judging(self.where.platform)))
 
     def compared(self, first: Observed, bound: Bound | None) -> list[Finding]:
         """The relations of the base set; what the access log already proves is not launched again.

@@ -110,6 +110,15 @@ def judging(name: str) -> Platform:
     return corrected(name, tables(name))
 
 
+def flushing(platform: Platform) -> Platform:
+    """The platform by which a kernel is judged: kernels are made for GPUs, which may flush what is subnormal.
+
+    gridsim keeps it, and so shows what a kernel loses that no GPU need keep: where a maximum leaves out a sink that is
+    89 above it, the sum is infinite in float32, and what should be exp(-89) is 0.
+    """
+    return replace(platform, eta=max(platform.eta, Platform.eta))
+
+
 def corrected(name: str, measured: Iterable[tuple[str, Table]]) -> Platform:
     """The platform after its tables, which come with their names; a table also makes an unknown platform known."""
     measured = list(measured)

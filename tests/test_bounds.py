@@ -10,7 +10,7 @@ import pytest
 from harness.arithmetic import Arithmetic, rounding
 from harness.bounds import attention_bound, exceeds, margin, state_bound, uniform_bound
 from harness.folders import load
-from harness.platforms import PLATFORMS, platform
+from harness.platforms import PLATFORMS, flushing, platform
 
 float64 = load("references", "float64")
 PLAIN = {"scale": 0.3, "causal": True, "window": (-1, -1), "softcap": 0.0, "alibi_slopes": None, "sinks": None}
@@ -216,6 +216,19 @@ def test_errors_name_what_is_known():
         platform("sm70")
     with pytest.raises(ValueError, match=r"no rounding error is known for 'int8': known are .*bfloat16"):
         rounding("int8", platform("sm90"))
+
+
+@pytest.mark.parametrize(("above", "allowed"), [(90.0, True), (80.0, False)])
+def test_a_weight_that_a_gpu_may_flush_may_be_lost_on_gridsim_too(above, allowed):
+    """A kernel whose maximum leaves the sink out divides by exp(90), which is infinite in float32."""
+    q, v, lost = np.zeros((1, 1, 8), np.float32), np.ones((1, 1, 8), np.float32), np.zeros((1, 1, 8), np.float32)
+    given = {**PLAIN, "sinks": np.float32([above]), "arithmetic": Arithmetic(), "out_dtype": "float32"}
+    kept, flushed = (
+        attention_bound(q, q, v, **given, platform=where)
+        for where in (platform("gridsim"), flushing(platform("gridsim")))
+    )
+    assert exceeds(lost, kept).all()
+    assert exceeds(lost, flushed).any() != allowed
 
 
 @pytest.mark.parametrize("size", [100, 1000, 10000])

@@ -124,6 +124,37 @@ def test_a_case_that_only_a_second_run_shows_is_told_where_there_is_no_other() -
     assert (found.finding, found.case) == (moved, Case())
 
 
+class Limited(Runner):
+    """Declines what no declaration says: one of softcap and sinks without the other."""
+
+    def __init__(self, wrong: Callable[[Case], bool], alone: str) -> None:
+        super().__init__(wrong)
+        self.alone = alone
+
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        has = {"softcap": case.softcap > 0, "sinks": case.sinks}
+        if has.pop(self.alone) and not all(has.values()):
+            return Result(case=case, subject=subject, executor="gridsim", declined="only with the other")
+        return super().run(case, subject, limit_seconds, **options)
+
+
+@pytest.mark.parametrize(
+    ("alone", "wrong", "needs"),
+    [
+        ("softcap", lambda case: case.softcap > 0, {"softcap"}),  # nothing was learnt about sinks
+        ("sinks", lambda case: case.group > 1, {"GQA"}),  # softcap goes when the sinks are gone
+        ("softcap", lambda case: case.softcap > 0 and case.group > 1, {"softcap", "GQA"}),
+        ("sinks", lambda case: case.softcap > 0, {"softcap"}),
+    ],
+)
+def test_a_trait_without_which_a_case_is_declined_is_no_need(
+    alone: str, wrong: Callable[[Case], bool], needs: set[str]
+) -> None:
+    plan = Plan({"mine": declare(softcap=True, sinks=True)}, "gridsim", 60.0)
+    hunting = Hunt(Campaign(plan, Limited(wrong, alone)), "mine")
+    assert set(hunting._needs(Case(num_q_heads=2, softcap=1.0, sinks=True), "wrong output")) == needs
+
+
 def test_what_a_known_finding_explains_is_not_hunted_again() -> None:
     first = hunted(lambda case: case.group > 1)
     first.search(NEAR, 1)

@@ -36,6 +36,15 @@ def test_an_entry_tolerates_its_own_subject_family_traits_and_platforms_only():
     assert not tolerates(platforms=("sm90",))
 
 
+def test_an_entry_with_a_kind_or_a_line_tolerates_no_other():
+    assert tolerates(kind="not finite")
+    assert not tolerates(kind="accuracy")
+    race = Finding(kind="race", message="race for out", line="mine.py:7")
+    found = Found(subject="mine.py:f", case=Case(), finding=race)
+    assert reason((known(family="race", line="mine.py:7"),), found, "gridsim")
+    assert not reason((known(family="race", line="mine.py:8"),), found, "gridsim")
+
+
 def test_a_subject_is_the_same_however_the_path_to_its_file_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert tolerates(subject=str(tmp_path / "mine.py:f"))

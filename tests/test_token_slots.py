@@ -3,7 +3,7 @@
 import three_tokens
 import torch
 
-from harness.adapters.translate import flat, indptr, output, slots_between
+from harness.adapters.translate import flat, output, token_slots
 from harness.inputs import Inputs
 
 
@@ -14,20 +14,17 @@ def two(**some: object) -> Inputs:
 
 
 def test_slots_are_those_of_the_tokens_asked_for_in_their_order() -> None:
-    starts, slots = slots_between(two(), [0, 0], [5, 1])
+    inputs, first = two(), torch.tensor([3, 1])
+    starts, slots = token_slots(inputs.block_tables, 2, inputs.kv_lens)
     assert (starts.tolist(), slots.tolist()) == ([0, 5, 6], [6, 7, 2, 3, 4, 0])
     assert (starts.dtype, slots.dtype) == (torch.int32, torch.int64)
-    starts, slots = slots_between(two(), [3, 1], [5, 1])
+    starts, slots = token_slots(inputs.block_tables, 2, inputs.kv_lens, first)
     assert (starts.tolist(), slots.tolist()) == ([0, 2, 2], [3, 4])
 
 
 def test_a_far_slot_does_not_wrap() -> None:
-    inputs = two(block_tables=torch.tensor([[2**30 + 1]], dtype=torch.int32))
-    assert slots_between(inputs, [1], [2])[1].tolist() == [2**31 + 3]
-
-
-def test_parts_begin_where_those_before_them_end() -> None:
-    assert indptr([2, 0, 3], "cpu").tolist() == [0, 2, 2, 5]
+    table = torch.tensor([[2**30 + 1]], dtype=torch.int32)
+    assert token_slots(table, 2, torch.tensor([2]), torch.tensor([1]))[1].tolist() == [2**31 + 3]
 
 
 def test_a_cache_by_slots_is_a_view() -> None:

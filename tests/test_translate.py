@@ -36,14 +36,14 @@ def test_pages_are_listed_with_the_tokens_in_the_last_one() -> None:
 
 
 def test_tokens_are_listed_by_their_slots() -> None:
-    starts, slots = token_slots(TABLE, LENS, 4)
+    starts, slots = token_slots(TABLE, 4, LENS)
     assert starts.tolist() == [0, 5, 5, 9]
     assert slots.tolist() == [28, 29, 30, 31, 8, 12, 13, 14, 15]
 
 
 def test_the_three_tokens_are_gathered() -> None:
     inputs = attending(1)
-    _, slots = token_slots(inputs.block_tables, inputs.kv_lens, 2)
+    _, slots = token_slots(inputs.block_tables, 2, inputs.kv_lens)
     assert slots.tolist() == list(SLOTS)
     k_cache, v_cache = caches(torch.float16, 16)
     k, v = tokens(torch.float16, 16)

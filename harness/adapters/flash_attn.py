@@ -126,7 +126,7 @@ def varlen(kernel: Any, inputs: Any) -> Any:
 )
 def varlen_gathered(kernel: Any, inputs: Any) -> Any:
     """Flash attention 2 on packed rows without a block table: the adapter gathers K and V."""
-    starts, slots = token_slots(inputs.block_tables, inputs.kv_lens, inputs.k_cache.shape[1])
+    starts, slots = token_slots(inputs.block_tables, inputs.k_cache.shape[1], inputs.kv_lens)
     returned = kernel(
         k=dense(inputs.k_cache, slots),
         v=dense(inputs.v_cache, slots),
@@ -183,7 +183,7 @@ def fa3_paged(kernel: Any, inputs: Any) -> Any:
 )
 def fa3_gathered(kernel: Any, inputs: Any) -> Any:
     """Flash attention 3 on packed rows: the adapter gathers K and V."""
-    starts, slots = token_slots(inputs.block_tables, inputs.kv_lens, inputs.k_cache.shape[1])
+    starts, slots = token_slots(inputs.block_tables, inputs.k_cache.shape[1], inputs.kv_lens)
     returned = kernel(
         k=dense(inputs.k_cache, slots),
         v=dense(inputs.v_cache, slots),

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.adapters.adapter import Project, Stubs
-from harness.adapters.translate import flat, indptr, output, slots_between
+from harness.adapters.translate import flat, lengths, output, starts_of, token_slots
 from harness.case import FP8, Case
 
 #: Into so many parts a server cuts the keys of a sequence unless it is told otherwise.
@@ -78,7 +78,12 @@ def _merge_limits(case: Case) -> str | None:
     },
     op="decode",
     limits=_fp8_limits,
-    not_drawn=("score_mod", "a temperature by length (xai_temperature_len)", "the persistent kernel for AMD (lean)"),
+    not_drawn=(
+        "score_mod",
+        "a temperature by length (xai_temperature_len)",
+        "a number of splits of each sequence's own",
+        "the persistent kernel for AMD (lean)",
+    ),
     window=True,
     slid_out=True,
     softcap=True,
@@ -100,8 +105,7 @@ def _merge_limits(case: Case) -> str | None:
 def decode_attention(kernel: Any, inputs: Any) -> Any:
     """Split decode; the window is cut out of the indices, as the server does."""
     out, (seqs, heads, _) = output(inputs), inputs.q.shape
-    lens = inputs.kv_lens.tolist()
-    kv_indptr, kv_indices = slots_between(inputs, [_before(inputs, n - 1) for n in lens], lens)
+    kv_indptr, kv_indices = _slots(inputs, inputs.kv_lens, _first_seen(inputs, inputs.kv_lens - 1))
     splits = inputs.hints.num_splits or SPLITS
     partial = inputs.kv_lens.new_empty(seqs, heads, splits, out.shape[2], dtype=_float32())
     kernel(
@@ -154,10 +158,9 @@ def decode_attention(kernel: Any, inputs: Any) -> Any:
 )
 def extend_attention(kernel: Any, inputs: Any) -> Any:
     """Two stages: the prefix in the cache, cut to the window as the server does, then the new tokens."""
-    out, lens = output(inputs), _query_lens(inputs)
-    prefixes = [kv_len - new for kv_len, new in zip(inputs.kv_lens.tolist(), lens, strict=True)]
-    first = [_before(inputs, n) for n in prefixes]
-    kv_indptr, kv_indices = slots_between(inputs, first, prefixes)
+    out, prefixes = output(inputs), inputs.kv_lens - lengths(inputs.query_starts)
+    first = _first_seen(inputs, prefixes)
+    kv_indptr, kv_indices = _slots(inputs, prefixes, first)
     lse = inputs.q.new_empty(inputs.q.shape[:2], dtype=_float32()) if inputs.want_lse else None
     kernel(
         q_extend=inputs.q,
@@ -208,11 +211,9 @@ def extend_attention(kernel: Any, inputs: Any) -> Any:
 )
 def extend_attention_unified(kernel: Any, inputs: Any) -> Any:
     """One stage, for deterministic inference: the new tokens are in the cache."""
-    out, kv_lens = output(inputs), inputs.kv_lens.tolist()
-    prefixes = [kv_len - new for kv_len, new in zip(kv_lens, _query_lens(inputs), strict=True)]
-    first = [_before(inputs, n) for n in prefixes]
-    kv_indptr, kv_indices = slots_between(inputs, first, kv_lens)
-    starts = inputs.kv_lens.new_tensor(first)
+    out, prefixes = output(inputs), inputs.kv_lens - lengths(inputs.query_starts)
+    first = _first_seen(inputs, prefixes)
+    kv_indptr, kv_indices = _slots(inputs, inputs.kv_lens, first)
     kernel(
         q=inputs.q,
         o=out,
@@ -222,12 +223,12 @@ def extend_attention_unified(kernel: Any, inputs: Any) -> Any:
         qo_indptr=inputs.query_starts,
         kv_indptr=kv_indptr,
         kv_indices=kv_indices,
-        prefix_lens=inputs.kv_lens.new_tensor(prefixes) - starts,
+        prefix_lens=prefixes - first,
         max_len_extend=inputs.max_query_len,
         sm_scale=inputs.scale,
         logit_cap=inputs.softcap,
         sinks=inputs.sinks,
-        window_start_pos=starts,
+        window_start_pos=first,
         page_size=inputs.k_cache.shape[1],
         **_masks(inputs, first),
     )
@@ -245,19 +246,18 @@ def extend_attention_unified(kernel: Any, inputs: Any) -> Any:
     not_drawn=("two empty states, of which it makes NaN",),
     corners={
         "q_layouts": f"outputs and lse are taken as contiguous: {SOURCE}/kernels/ops/attention/merge_state.py#L10",
+        "finite_dead_slots": "what an empty state holds is multiplied by 0, and the extend kernel stores 0 there: "
+        f"{SOURCE}/kernels/ops/attention/merge_state.py#L58",
     },
+    finite_dead_slots=True,
     lse=True,
     out=True,
     head_dim_v=True,
     q_layouts=("contiguous",),
 )
 def merge_state(kernel: Any, inputs: Any) -> Any:
-    """Two states merged by their natural lse [tokens, heads].
-
-    The output of an empty state is 0, as the extend kernel leaves it: anything else there would count.
-    """
-    outs = inputs.state_outs.masked_fill(inputs.state_lses.isneginf()[..., None], 0.0)
-    (prefix, suffix), (prefix_lse, suffix_lse) = outs, inputs.state_lses
+    """Two states merged by their natural lse [tokens, heads]."""
+    (prefix, suffix), (prefix_lse, suffix_lse) = inputs.state_outs, inputs.state_lses
     return kernel(
         prefix_output=prefix,
         prefix_lse=prefix_lse,
@@ -300,7 +300,7 @@ def reshape_and_cache(kernel: Any, inputs: Any) -> None:
     )
 
 
-def _masks(inputs: Any, first: list[int]) -> dict[str, Any]:
+def _masks(inputs: Any, first: Any) -> dict[str, Any]:
     """Which keys a query sees: by the arguments where these can say it, else by a mask of 0 and 1.
 
     They cannot say a window of a query's own token alone, since 0 is none, nor one whose right side is another than
@@ -315,24 +315,19 @@ def _masks(inputs: Any, first: list[int]) -> dict[str, Any]:
     return said | _mask(inputs, first)
 
 
-def _mask(inputs: Any, first: list[int]) -> dict[str, Any]:
+def _mask(inputs: Any, first: Any) -> dict[str, Any]:
     """Row by row of each sequence, [new tokens, keys given]."""
     import torch
 
     left, right = inputs.window
-    parts = []
-    for start, end, new in zip(first, inputs.kv_lens.tolist(), _query_lens(inputs), strict=True):
+    parts, lens = [], (first, inputs.kv_lens, lengths(inputs.query_starts))
+    for start, end, new in zip(*(each.tolist() for each in lens), strict=True):
         ahead = torch.arange(start, end) - torch.arange(end - new, end)[:, None]  # of a key before a query
         behind = -left if left >= 0 else -end
         most = 0 if inputs.causal else right if right >= 0 else end
         parts.append(((behind <= ahead) & (ahead <= most)).flatten())
     mask = torch.cat(parts).to(inputs.q.device, torch.uint8)
-    return {"custom_mask": mask, "mask_indptr": indptr([len(part) for part in parts], mask.device).long()}
-
-
-def _query_lens(inputs: Any) -> list[int]:
-    lens: list[int] = inputs.query_starts.diff().tolist()
-    return lens
+    return {"custom_mask": mask, "mask_indptr": starts_of(first.new_tensor([len(part) for part in parts])).long()}
 
 
 def _scales(inputs: Any) -> dict[str, float]:
@@ -343,10 +338,15 @@ def _scales(inputs: Any) -> dict[str, float]:
     }
 
 
-def _before(inputs: Any, position: int) -> int:
-    """The first token that a query at this position sees."""
+def _slots(inputs: Any, end: Any, first: Any) -> tuple[Any, Any]:
+    """CSR of the slots of each sequence's tokens from `first` to `end`."""
+    return token_slots(inputs.block_tables, inputs.k_cache.shape[1], end, first)
+
+
+def _first_seen(inputs: Any, positions: Any) -> Any:
+    """The first tokens [seqs] that queries at these positions [seqs] see."""
     left = inputs.window[0]
-    return 0 if left < 0 else max(position - left, 0)
+    return positions * 0 if left < 0 else (positions - left).clamp(min=0)
 
 
 def _float32() -> Any:

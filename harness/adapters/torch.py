@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.adapters.adapter import Project
-from harness.adapters.translate import lengths, spread, token_places
+from harness.adapters.translate import flat, lengths, spread, token_places
 
 TORCH = Project("torch", "torch", "torch", ">=2.13,<2.14", "https://github.com/pytorch/pytorch")
 
@@ -95,7 +95,7 @@ def _reserved(pages: Any, inputs: Any) -> Any:
 
 def _slots(cache: Any) -> Any:
     """Their view of a cache, [1, heads, slots, dim]."""
-    return cache.view(-1, *cache.shape[2:]).transpose(0, 1)[None]
+    return flat(cache).transpose(0, 1)[None]
 
 
 def _assign(table: Any, inputs: Any) -> None:

@@ -1,7 +1,7 @@
 """What several adapters translate: our inputs in the conventions of the projects."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -19,28 +19,16 @@ def flat(cache: Any) -> Any:
     return cache.view(-1, *cache.shape[2:])
 
 
-def slots_between(inputs: Any, first: Sequence[int], end: Sequence[int]) -> tuple[Any, Any]:
-    """CSR of the slots of each sequence's tokens from `first` to `end`: indptr [seqs + 1] int32, indices int64."""
+def lengths(starts: Any) -> Any:
+    """How many rows each sequence has, [seqs], of its starts [seqs + 1]."""
+    return starts[1:] - starts[:-1]
+
+
+def starts_of(lens: Any) -> Any:
+    """Lengths [seqs] as starts [seqs + 1], int32."""
     import torch
 
-    slots = list(_slots(inputs, first, end))
-    return indptr([len(part) for part in slots], inputs.q.device), torch.cat(slots)
-
-
-def indptr(lens: Sequence[int], device: Any) -> Any:
-    """Where each of the parts begins, and where the last ends: [parts + 1] int32."""
-    import torch
-
-    return torch.tensor([0, *lens], device=device).cumsum(0).to(torch.int32)
-
-
-def _slots(inputs: Any, first: Sequence[int], end: Sequence[int]) -> Iterator[Any]:
-    import torch
-
-    size = inputs.k_cache.shape[1]
-    for table, start, stop in zip(inputs.block_tables, first, end, strict=True):
-        positions = torch.arange(start, stop, device=table.device)
-        yield table[positions // size].long() * size + positions % size
+    return torch.nn.functional.pad(lens.cumsum(0), (1, 0)).to(torch.int32)
 
 
 def aligned_table(tables: Any, block_size: int, tokens: int) -> Any:
@@ -61,18 +49,16 @@ def freed_blocks(tables: Any, block_size: int, inputs: Any) -> Any:
     """
     if inputs.window[0] < 0:
         return tables
-    query_lens = inputs.query_starts[1:] - inputs.query_starts[:-1]
-    gone = ((inputs.kv_lens - query_lens - inputs.window[0]) // block_size).clamp(0, tables.shape[1] - 1)[:, None]
+    gone = ((inputs.kv_lens - lengths(inputs.query_starts) - inputs.window[0]) // block_size).clamp(
+        0, tables.shape[1] - 1
+    )[:, None]
     columns = gone.new_ones(tables.shape[1]).cumsum(0) - 1
     return tables.where(columns >= gone, tables.gather(1, gone.long()))
 
 
 def starts_without_padding(inputs: Any) -> Any:
     """query_starts [seqs + 1] where a graph's padding rows have no query: their tokens come after all others."""
-    lens = (inputs.query_starts[1:] - inputs.query_starts[:-1]) * (inputs.kv_lens > 0)
-    starts = inputs.query_starts.new_zeros(len(inputs.query_starts))
-    starts[1:] = lens.cumsum(0)
-    return starts
+    return starts_of(lengths(inputs.query_starts) * (inputs.kv_lens > 0))
 
 
 @contextmanager
@@ -83,18 +69,6 @@ def generation(tensor: Any, capability: tuple[int, int]) -> Iterator[None]:
         return
     with patch("torch.cuda.get_device_capability", lambda *_: capability):
         yield
-
-
-def lengths(starts: Any) -> Any:
-    """How many rows each sequence has, [seqs], of its starts [seqs + 1]."""
-    return starts[1:] - starts[:-1]
-
-
-def starts_of(lens: Any) -> Any:
-    """Lengths [seqs] as starts [seqs + 1], int32."""
-    import torch
-
-    return torch.nn.functional.pad(lens.cumsum(0), (1, 0)).to(torch.int32)
 
 
 def token_places(starts: Any) -> tuple[Any, Any]:
@@ -124,11 +98,13 @@ def page_lists(block_tables: Any, lens: Any, block_size: int) -> tuple[Any, Any,
     return starts, pages, (lens - (counts - 1) * block_size).to(torch.int32)
 
 
-def token_slots(block_tables: Any, lens: Any, block_size: int) -> tuple[Any, Any]:
-    """A slot of the whole cache for each token: starts [seqs + 1] int32, slots [tokens] int64."""
-    starts = starts_of(lens)
+def token_slots(block_tables: Any, block_size: int, end: Any, first: Any = 0) -> tuple[Any, Any]:
+    """A slot of the whole cache for each token from `first` to `end` [seqs]: starts [seqs + 1] int32, slots int64."""
+    first = end.new_zeros(len(end)) + first
+    starts = starts_of(end - first)
     owners, places = token_places(starts)
-    return starts, block_tables[owners, places // block_size].long() * block_size + places % block_size
+    positions = first.long()[owners] + places
+    return starts, block_tables[owners, positions // block_size].long() * block_size + positions % block_size
 
 
 def dense(cache: Any, slots: Any) -> Any:

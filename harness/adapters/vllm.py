@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.adapters.adapter import Project, Stubs
-from harness.adapters.translate import aligned_table, freed_blocks, generation, starts_without_padding
+from harness.adapters.translate import aligned_table, freed_blocks, generation, output, starts_without_padding
 from harness.case import Case
 from harness.profiles import EXTREME
 
@@ -59,13 +59,6 @@ TABLE_TOKENS = 128
 #: The names that `kv_cache_dtype` has for what lies in a cache.
 CACHE_NAMES = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
 HOPPER = (9, 0)
-
-
-def _out(inputs: Any) -> Any:
-    """The given output, or a new one [tokens, num_q_heads, head_dim_v]."""
-    if inputs.out is not None:
-        return inputs.out
-    return inputs.q.new_empty(*inputs.q.shape[:2], inputs.v_cache.shape[3])
 
 
 def _nobodys_are_0(out: Any, starts: Any) -> Any:
@@ -162,7 +155,7 @@ _UNIFIED_DECLARED: dict[str, Any] = {
 
 
 def _unified(kernel: Any, inputs: Any, starts: Any, **split: Any) -> Any:
-    out, block_size = _out(inputs), inputs.k_cache.shape[1]
+    out, block_size = output(inputs), inputs.k_cache.shape[1]
     seqs, heads = len(inputs.kv_lens), inputs.k_cache.shape[2]
     scales = {"k_descale": None, "v_descale": None, "kv_quant_mode": 0}
     if inputs.k_scale is not None:
@@ -196,7 +189,7 @@ def _unified(kernel: Any, inputs: Any, starts: Any, **split: Any) -> Any:
     limits=_unified_limits,
     corners={
         "empty_rows": "a row before the first key is 0 / 0 where a later row of its tile sees one: "
-        f"{SOURCE}/triton_unified_attention.py#L661"
+        f"{SOURCE}/triton_unified_attention.py#L659"
     },
     padding_rows=True,
     batch_invariant=True,
@@ -288,7 +281,7 @@ def context_attention_fwd(kernel: Any, inputs: Any) -> Any:
     The packed K is a view of ours. As the server has them, block tables are as wide as 128 tokens, and padding rows
     have no query and come after all others; the kernel leaves their output alone.
     """
-    out, name, block_size = _out(inputs), _cache_name(inputs), inputs.k_cache.shape[1]
+    out, name, block_size = output(inputs), _cache_name(inputs), inputs.k_cache.shape[1]
     k_scale, v_scale = _scales(inputs)
     caches = inputs.k_cache, inputs.v_cache
     if name == "fp8_e5m2":  # it asks for bytes, or for e4m3
@@ -357,7 +350,7 @@ def _decode_limits(case: Case) -> str | None:
 )
 def decode_attention_fwd(kernel: Any, inputs: Any) -> Any:
     """`triton_decode_attention.py`: MHA, GQA and MLA, with splits of the keys and an lse."""
-    out, splits = _out(inputs), inputs.hints.num_splits or SPLITS
+    out, splits = output(inputs), inputs.hints.num_splits or SPLITS
     k_scale, v_scale = _scales(inputs)
     tokens, heads, value_dim = out.shape
     lse = k_scale.new_empty(tokens, heads)

@@ -12,13 +12,15 @@ import three_tokens
 import torch
 
 from harness.adapters import load
-from harness.case import Case, Hints, States
+from harness.case import Case, Hints, Seq, States, replace
 from harness.executors import gridsim
 from harness.folders import PACKAGE
 from harness.inputs import Inputs
+from harness.pipeline import run_case
 
 pytestmark = pytest.mark.thirdparty
 
+MERGE = Case(op="merge", **dict.fromkeys(("k_poison", "v_poison", "spare_poison", "row_poison"), "huge"))
 EXTENDS = ("sglang.extend_attention", "sglang.extend_attention_unified")
 #: A softcap of 1 makes ln 2 the score 0.6, since tanh(ln 2) is (4 - 1) / (4 + 1).
 CAPPED = math.exp(0.6)
@@ -136,9 +138,10 @@ def test_merge_of_two_states() -> None:
     assert lse.tolist() == [[pytest.approx(math.log(4))]]
 
 
-def test_merge_with_an_empty_state_gives_the_other() -> None:
+@pytest.mark.parametrize("held", [0.0, 7.0, 60000.0])
+def test_merge_with_an_empty_state_gives_the_other(held: float) -> None:
     inputs = three_tokens.merging()
-    inputs.state_outs[1], inputs.state_lses[1] = math.nan, -math.inf
+    inputs.state_outs[1], inputs.state_lses[1] = held, -math.inf
     out, lse = three_tokens.call(load("sglang.merge_state"), inputs)
     assert out.flatten().tolist() == [4.0] * 16
     assert lse.tolist() == [[0.0]]
@@ -164,8 +167,9 @@ def test_new_tokens_are_divided_by_the_scale_of_an_fp8_cache() -> None:
 @pytest.mark.parametrize(
     ("name", "case", "told"),
     [
-        ("merge_state", Case(op="merge", states=States(partition=(1, 1, 1))), "merges two states, not 3"),
-        ("merge_state", Case(op="merge", states=States(partition=(1, 1), empty=(0, 1))), "two empty states"),
+        ("merge_state", replace(MERGE, states=States(partition=(1, 1, 1))), "merges two states, not 3"),
+        ("merge_state", replace(MERGE, states=States(partition=(1, 1), empty=(0, 1))), "two empty states"),
+        ("merge_state", replace(MERGE, states=States(partition=(1, 1), empty=(1,)), row_poison="nan"), "finite_dead"),
         ("reshape_and_cache", Case(op="cache_write", table_dtype="int64", kv_dtype="e4m3", scale_granularity="head"),
          "one scale for a cache"),
         ("extend_attention", Case(op="extend", new_kv="dense", kv_dtype="e5m2"), "a head dim of 32 or more"),
@@ -176,8 +180,18 @@ def test_what_a_kernel_cannot_do_is_declined_with_the_reason(name: str, case: Ca
     assert told in (load(f"sglang.{name}").declines(case) or "")
 
 
+@pytest.mark.parametrize("name", ["decode_attention", "extend_attention_unified"])
+def test_a_sink_far_above_every_score_is_no_finding_in_an_output(name: str) -> None:
+    """The sum of the weights is infinite there, and 0 comes out where 1e-39 should."""
+    op = "decode" if name == "decode_attention" else "extend"
+    far = Case(
+        op=op, seqs=(Seq(kv_len=80),), head_dim=80, window=(0, -1), sinks=True, values="descending_max", data_seed=1
+    )
+    assert not run_case(far, load(f"sglang.{name}"), "gridsim").findings
+
+
 def test_what_is_no_limit_is_taken() -> None:
-    assert load("sglang.merge_state").declines(Case(op="merge", states=States(partition=(1, 1), empty=(1,)))) is None
+    assert load("sglang.merge_state").declines(replace(MERGE, states=States(partition=(1, 1), empty=(1,)))) is None
     assert load("sglang.decode_attention").declines(Case(kv_dtype="e5m2")) is None
 
 

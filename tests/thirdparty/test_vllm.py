@@ -196,6 +196,12 @@ def test_the_script_shows_that_v_ahead_of_a_window_is_taken_for_0(capsys: pytest
     assert float(cause.rpartition(" ")[2]) < 2e-3
 
 
+def test_the_script_shows_v_of_a_range_behind_a_window_taken_for_0(capsys: pytest.CaptureFixture[str]) -> None:
+    largest, cause = shown("window_with_mm_prefix", capsys)[0]
+    assert float(largest.rpartition(" ")[2]) > 0.5
+    assert float(cause.rpartition(" ")[2]) < 2e-3
+
+
 def test_the_script_reads_behind_block_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown("block_table_reads", capsys)[1] == ["prefix_prefill.py:90", "triton_unified_attention.py:431"]
 
