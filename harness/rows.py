@@ -154,7 +154,8 @@ class Row:
         for place, weight in zip(places, self.true[own], strict=True):
             moved[at == place] += weight
         off = np.abs(self.got - moved)
-        return bool((off <= 2 * self.within.max()).all() and np.abs(moved - self.true).max() > 4 * self.within.max())
+        fits = (off <= 2 * self.within.max()).all() and np.abs(moved - self.true).max() > 4 * self.within.max()
+        return bool(fits and moved.any())  # where all of it lies outside, a weight of 0 says nothing
 
     @property
     def v_strides(self) -> tuple[int, ...]:

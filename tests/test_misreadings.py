@@ -107,6 +107,14 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str) -> None:
     assert f"my_kernel.py:{line_of(part)}" in said, said
 
 
+@pytest.mark.parametrize("v_layout", ["same", "padded", "offset"])
+def test_an_output_of_zeros_is_no_misreading_of_v(tmp_path: Path, v_layout: str) -> None:
+    subject = load(mistaken(tmp_path, DIVIDE, "acc = acc * 0.0"))
+    for case in (replace(GROUPED, v_layout=v_layout), replace(TWO_BLOCKS, v_layout=v_layout)):
+        said = told(run_case(case, subject, "gridsim", thorough=True, explain=True).findings)
+        assert "V is read" not in said, said
+
+
 def test_nothing_is_said_of_the_kernel_without_a_mistake(tmp_path: Path) -> None:
     subject = load(mistaken(tmp_path, DIVIDE, DIVIDE))
     for name, (_, _, case, _, _) in MISTAKES.items():
