@@ -59,9 +59,10 @@ def lookup(row: Row) -> str:
 
 
 def _fits(row: Row, supposed: Array) -> bool:
-    """Whether the weights are those that are supposed, and these are not the right ones."""
+    """Whether the weights are those that are supposed, and these are neither the right ones nor all 0."""
     allowed = 4 * row.within.max() + ROUNDING
-    return bool((np.abs(row.got - supposed) <= allowed).all() and np.abs(supposed - row.true).max() > allowed)
+    differs = np.abs(supposed - row.true).max() > allowed
+    return bool((np.abs(row.got - supposed) <= allowed).all() and differs and supposed.any())
 
 
 def _is_plain(case: Case) -> bool:

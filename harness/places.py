@@ -23,6 +23,7 @@ def suggested(materials: Materials, access: BadAccess) -> str:
     tables = enumerate(materials.geometry.tables)
     return (
         _clamped(materials, access)
+        or _of_the_other(materials, access, element)
         or _wrapped(materials, element, tensor.strides[0])
         or _padding(materials, block)
         or next(filter(None, (behind(block, sequence, table) for sequence, table in tables)), "")
@@ -44,6 +45,34 @@ def _clamped(materials: Materials, access: BadAccess) -> str:
     if access.index[:2] != (0, 0) or 0 in slots.view or -1 not in slots.view:
         return ""
     return "slot 0 is no new token's: a token to be skipped, whose slot is -1, is written all the same, as if to slot 0"
+
+
+def _of_the_other(materials: Materials, access: BadAccess, element: int) -> str:
+    """A read where a token would lie if this cache were laid out as the other one is."""
+    caches: dict[str, Tensor] = {"K": materials.inputs.k_cache, "V": materials.inputs.v_cache}
+    own, other = ("V", "K") if access.tensor.startswith("v_cache") else ("K", "V")
+    strides = caches[other].strides
+    if not access.kind.endswith("read") or strides == caches[own].strides:
+        return ""
+    if element not in _led_to(materials, caches[own], strides):
+        return ""
+    return f"{own} is read with the strides of {other}, {strides}, but has its own, {caches[own].strides}"
+
+
+def _led_to(materials: Materials, cache: Tensor, strides: tuple[int, ...]) -> NDArray[np.int64]:
+    """Elements of all tokens in the cache, if these were its strides."""
+    case, (_, size, heads, dim) = materials.case, cache.shape
+    rows = zip(case.batch, materials.geometry.tables, strict=True)
+    tokens = np.concatenate([_first(table, case.paged_len(seq), size, strides) for seq, table in rows])
+    inner = np.arange(heads)[:, None] * strides[2] + np.arange(dim) * strides[3]
+    found: NDArray[np.int64] = (tokens[:, None] + inner.reshape(-1)).reshape(-1)
+    return found
+
+
+def _first(table: NDArray[np.int64], tokens: int, size: int, strides: tuple[int, ...]) -> NDArray[np.int64]:
+    position = np.arange(tokens)
+    found: NDArray[np.int64] = table[position // size] * strides[0] + position % size * strides[1]
+    return found
 
 
 def _wrapped(materials: Materials, element: int, stride: int) -> str:

@@ -42,6 +42,25 @@ def test_another_place_is_not_taken_for_one_that_wrapped(index: int | tuple[int,
     assert suggested(NEAR, access(index)) == ""
 
 
+APART = materialise(Case(seqs=(Seq(kv_len=40),), num_q_heads=2, num_kv_heads=2, v_layout="padded"))
+
+
+def test_a_place_of_the_other_caches_strides_is_told_as_such() -> None:
+    k, v = APART.inputs.k_cache.strides, APART.inputs.v_cache.strides
+    block, slot = int(APART.geometry.tables[0][2]), 7
+    element = block * v[0] + slot * v[1] + v[2] + 3
+    assert suggested(APART, access(element)) == f"K is read with the strides of V, {v}, but has its own, {k}"
+    assert "V is read with the strides of K" in suggested(APART, access(block * k[0] + slot * k[1], "v_cache"))
+
+
+def test_no_other_place_is_told_so_nor_a_write_nor_where_both_are_laid_out_alike() -> None:
+    v = APART.inputs.v_cache.strides
+    last = int(APART.geometry.tables[0][2]) * v[0] + 7 * v[1] + v[2]
+    assert "strides" not in suggested(APART, access(last + v[1]))  # a slot behind the last token
+    assert "strides" not in suggested(APART, BadAccess("out of reach write", "k_cache", last, (0, 0, 0), "k.py:1", 1))
+    assert "strides" not in suggested(NEAR, access(2 * STRIDE))
+
+
 def written(index: tuple[int, ...]) -> BadAccess:
     return BadAccess("out of reach write", "k_cache", index, (0, 0, 0), "cache_write.py:1", 1)
 

@@ -169,7 +169,7 @@ def test_what_cannot_be_passed_is_told_with_the_adapters_line() -> None:
     declaration = msgspec.structs.replace(subject.declaration, layouts=None)
     result = run_case(changed(BATCH, layout="padded"), replace(subject, declaration=declaration), "gridsim")
     assert result.headline is not None
-    assert result.headline.line.startswith("torch.py:")
+    assert result.headline.line.startswith("translate.py:")
 
 
 @pytest.mark.parametrize("name", ["torch.paged_attention", "torch.paged_step", "torch.varlen_attn"])
