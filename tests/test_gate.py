@@ -264,6 +264,7 @@ def test_twice_as_inaccurate_is_told_with_other_bits_and_red_though_within_the_b
 # --- builds -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly  # some draws take minutes on the interpreter; its parts are held in test_building.py
 def test_a_kernel_that_no_longer_fits_a_gpu_that_is_not_here_is_red_until_it_is_acknowledged(project):
     project.git("switch", "--quiet", "main")
     project.commit(mine_py=tiled(16))
