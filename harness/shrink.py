@@ -92,11 +92,16 @@ def _without_features(case: Case) -> Iterator[Case]:
 
 
 def _one_head_padded(case: Case) -> Iterator[Case]:
-    """With one head the layouts lie alike, so a fault of strides needs a gap between tokens, and two of them."""
-    apart = case.kv_layouts[0] != case.kv_layouts[1]
-    if apart and case.num_kv_heads > 1:
-        seqs = tuple(resized(seq, max(seq.kv_len, 2)) for seq in case.seqs)
-        yield from _legal(case, num_q_heads=case.group, num_kv_heads=1, layout="nhd", v_layout="padded", seqs=seqs)
+    """With one head the layouts lie alike, so a fault of strides needs a gap between tokens, and two of them.
+
+    A gap also does where the strides differ by a V of another dim.
+    """
+    seqs = tuple(resized(seq, max(seq.kv_len, 2)) for seq in case.seqs)
+    plain: dict[str, Any] = {"num_q_heads": case.group, "num_kv_heads": 1, "layout": "nhd", "v_layout": "padded"}
+    if case.kv_layouts[0] != case.kv_layouts[1] and case.num_kv_heads > 1:
+        yield from _legal(case, **plain, seqs=seqs)
+    if case.value_dim != case.head_dim and not case.v_is_k_prefix:
+        yield from _legal(case, **plain, seqs=seqs, head_dim_v=None)
 
 
 def _fewer_heads(case: Case) -> Iterator[Case]:

@@ -37,8 +37,7 @@ SMALLEST: Mapping[str, Mapping[str, Any]] = {
     "last-token-dropped": PLAIN,
     "window-off-by-one": without("window") | {"window": (0, -1)},
     "group-by-modulo": without("num_q_heads", "num_kv_heads") | {"num_q_heads": 4, "num_kv_heads": 2},
-    # A V of another dim shows it, a far block where V has another layout, or a second token.
-    "k-strides-for-v": without("layout", "v_layout", "placement", "head_dim"),
+    "k-strides-for-v": without("layout", "v_layout", "placement"),  # a far block shows it, or a second token
     "l-not-rescaled": without("sinks"),  # two tiles show it, or a sink and one tile
     "offset-in-32-bits": without("placement") | {"placement": "far", "table_dtype": "int32"},
     "table-padding-used": PLAIN,

@@ -137,6 +137,22 @@ def test_rows_that_are_needed_become_those_of_one_sequence() -> None:
     assert shrink(case, lambda case: case.tokens >= 3) == Case(op="extend", seqs=(Seq(query_len=3, kv_len=3),))
 
 
+def strides_of_v_are_others(case: Case) -> bool:
+    tokens = max(seq.kv_len for seq in case.seqs)
+    return case.value_dim != case.head_dim or (case.kv_layouts[0] != case.kv_layouts[1] and tokens > 1)
+
+
+def test_a_fault_of_strides_that_a_v_of_another_dim_shows_ends_with_one_of_the_same() -> None:
+    found = shrink(Case(seqs=lens(32), head_dim=64, head_dim_v=16, block_size=32), strides_of_v_are_others)
+    assert (found.head_dim, found.head_dim_v, found.v_layout) == (16, None, "padded")
+    assert [seq.kv_len for seq in found.seqs] == [2]
+
+
+def test_a_v_of_another_dim_stays_where_the_fault_needs_it() -> None:
+    found = shrink(Case(seqs=lens(32), head_dim=64, head_dim_v=16), lambda case: case.value_dim != case.head_dim)
+    assert found.value_dim != found.head_dim
+
+
 def test_of_two_layouts_that_differ_one_stays() -> None:
     case = replace(LARGE, layout="padded", v_layout="nhd")
     assert shrink(case, lambda case: "padded" in case.kv_layouts and "nhd" in case.kv_layouts) == Case(
