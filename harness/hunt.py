@@ -159,16 +159,19 @@ class Hunt:
         )
 
     def _finish(self, family: str) -> None:
-        """Take up where Hypothesis stopped; what fails on the way is kept by `examine`."""
-        smallest = self._smallest(family)
+        """Take up where Hypothesis stopped; what fails on the way is kept by `examine`.
+
+        Once a case is wrong by itself, those that only a relation shows are no smaller.
+        """
         self.patience += FINISH_SECONDS
 
         def fails(case: Case) -> bool:
-            return self.examine(case) == family and self.memo[case].shows_by_itself >= smallest.shows_by_itself
+            failed = self.examine(case) == family
+            return failed and self.memo[case].shows_by_itself >= self._smallest(family).shows_by_itself
 
         self.campaign.shrinking = family  # a hang is waited for briefly
         with suppress(Stop):
-            shrink(smallest.case, fails)
+            shrink(self._smallest(family).case, fails)
         self.campaign.shrinking = ""
 
     def _smallest(self, family: str) -> Result:

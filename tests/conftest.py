@@ -5,10 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "browser")]
 # Each xdist worker and each subject's worker has a core of its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Hypothesis also draws numbers that stand in the source of the modules that are loaded: a test alone would draw other
+# cases than it does in the whole suite.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_modifyitems(config, items):

@@ -16,6 +16,7 @@ from harness.hunt import ROUND, Hunt, Stop
 from harness.profiles import Profile, profile
 from harness.results import Finding, Result
 from harness.subjects import declare
+from harness.summary import Found
 
 WRONG = Finding(kind="accuracy", message="out is 1, but should be 0")
 NEAR = Profile(placements=("in_order",), max_kv_len=100)
@@ -97,20 +98,32 @@ def test_shrinking_may_take_a_grace_that_drawing_may_not() -> None:
     assert (campaign.over, campaign.out_of_time) == (True, True)
 
 
-def test_a_case_that_is_wrong_by_itself_is_told_before_a_smaller_one_that_needs_a_second_run() -> None:
-    class ByItselfWhenLong(Runner):
-        def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
-            long = any(seq.kv_len > 20 for seq in case.seqs)
-            finding = WRONG if long else Finding(kind="block order", message="16 elements moved")
-            found = (finding,) if subject == "mine" else ()
-            return Result(case=case, subject=subject, executor="gridsim", findings=found, runs=1)
+class ByItself(Runner):
+    """Two tokens are wrong: by itself what the predicate names, by a relation the rest."""
 
-    plan = Plan({"mine": declare()}, "gridsim", 60.0)
-    hunting = Hunt(Campaign(plan, ByItselfWhenLong(lambda case: True)), "mine")
-    for kv_len in (1, 33):
-        hunting.examine(Case(seqs=lens(kv_len)))
+    def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
+        finding = WRONG if self.wrong(case) else Finding(kind="block order", message="16 elements moved")
+        found = (finding,) if subject == "mine" and case.seqs[0].kv_len > 1 else ()
+        return Result(case=case, subject=subject, executor="gridsim", findings=found, runs=1)
+
+
+def told_of(by_itself: Callable[[Case], bool], *met: Case) -> Found:
+    hunting = Hunt(Campaign(Plan({"mine": declare()}, "gridsim", 60.0), ByItself(by_itself)), "mine")
+    for case in met:
+        hunting.examine(case)
     (found,) = hunting.found()
+    return found
+
+
+def test_a_case_that_is_wrong_by_itself_is_told_before_a_smaller_one_that_needs_a_second_run() -> None:
+    met = (Case(seqs=lens(2)), Case(seqs=lens(33)))
+    found = told_of(lambda case: any(seq.kv_len > 20 for seq in case.seqs), *met)
     assert (found.finding.kind, found.case.seqs) == ("accuracy", lens(21))
+
+
+def test_one_that_is_met_while_another_is_shrunk_is_shrunk_from_there() -> None:
+    found = told_of(lambda case: case.group == 1 and case.seqs[0].kv_len > 10, Case(seqs=lens(33), num_q_heads=4))
+    assert (found.finding.kind, found.case) == ("accuracy", Case(seqs=lens(11)))
 
 
 def test_a_case_that_only_a_second_run_shows_is_told_where_there_is_no_other() -> None:
