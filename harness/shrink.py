@@ -16,7 +16,7 @@ def size(case: Case) -> tuple[Any, ...]:
     """Smaller is simpler: fewer sequences, heads, features, tokens and dims, then fewer traits, then less to write."""
     tokens = sum(seq.kv_len + seq.query_len for seq in case.seqs) + case.tile.end + case.tile.start
     tokens += 0 if case.before is None else sum(seq.kv_len + seq.query_len for seq in case.before.seqs)
-    tokens += case.slots.holes + case.slots.tail_padding + case.padding_rows
+    tokens += case.slots.holes + case.slots.tail_padding + case.padding_rows + sum(case.states.partition)
     tokens += sum(2 * (seq.query_len - seq.kv_len) for seq in case.seqs if 0 < seq.kv_len < seq.query_len)
     written = len(msgspec.json.encode(without_defaults(case)))
     features = sum(trait.has(case) for trait in FEATURES)

@@ -8,7 +8,7 @@ from attending import lens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.case import FAR, Case, Seq, Slots, replace
+from harness.case import FAR, Case, Seq, Slots, States, replace
 from harness.profiles import Profile
 from harness.shrink import PASSES, shrink, size
 from harness.strategies import cases
@@ -151,6 +151,11 @@ def test_a_fault_of_strides_that_a_v_of_another_dim_shows_ends_with_one_of_the_s
 def test_a_v_of_another_dim_stays_where_the_fault_needs_it() -> None:
     found = shrink(Case(seqs=lens(32), head_dim=64, head_dim_v=16), lambda case: case.value_dim != case.head_dim)
     assert found.value_dim != found.head_dim
+
+
+def test_the_tokens_of_a_state_become_one() -> None:
+    case = Case(op="merge", seqs=lens(1), states=States(partition=(2,), empty=(0,)))
+    assert shrink(case, lambda case: 0 in case.states.empty).states == States(partition=(1,), empty=(0,))
 
 
 def test_of_two_layouts_that_differ_one_stays() -> None:
