@@ -1,4 +1,4 @@
-"""What a wrong output is right for: numbers of q or the cache read otherwise, features applied in another order."""
+"""What a wrong output is right for: numbers read otherwise, features in another order, another window."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ class Question:
     k: Array
     v: Array
     cached: int  # tokens that come from the cache; dense ones follow
+    reach: tuple[int, int]  # how many keys a query sees before its own and after it; -1 is all
     scale: float
     softcap: float
     slopes: Array | None
@@ -99,8 +100,13 @@ def _question(materials: Materials, index: int) -> Question:
     cached = int(case.paged_len(case.batch[index]))
     sinks = given["sinks"]
     return Question(
-        case, q, k, v, cached, given["scale"], given["softcap"], given["alibi_slopes"], sinks, _in_order
+        case, q, k, v, cached, _reach(case), given["scale"], given["softcap"], given["alibi_slopes"], sinks, _in_order
     )  # fmt: skip
+
+
+def _reach(case: Case) -> tuple[int, int]:
+    left, right = case.window
+    return left, 0 if case.causal else right
 
 
 def _apart(got: Array, supposed: Array) -> float:
@@ -121,7 +127,7 @@ def _attention(question: Question) -> tuple[Array, Array]:
     products = question.q.transpose(1, 0, 2) @ np.nan_to_num(k).transpose(0, 2, 1)
     ahead = np.arange(len(question.k)) - np.arange(len(question.k) - len(question.q), len(question.k))[:, None]
     logits = question.logits(question, products, np.broadcast_to(np.abs(ahead), products.shape).astype(np.float64))
-    logits = np.where(_seen(question.case, ahead), logits, -np.inf)
+    logits = np.where(_seen(question.reach, ahead), logits, -np.inf)
     sinks = np.full(len(k), -np.inf) if question.sinks is None else question.sinks.astype(np.float64)
     largest = np.maximum(logits.max(axis=2, initial=-np.inf), sinks[:, None])
     largest = np.where(np.isneginf(largest), 0.0, largest)[:, :, None]
@@ -133,9 +139,8 @@ def _attention(question: Question) -> tuple[Array, Array]:
     return summed.transpose(1, 0, 2), lse[:, :, 0].T
 
 
-def _seen(case: Case, ahead: Array) -> Array:
-    left, right = case.window
-    right = 0 if case.causal else right
+def _seen(reach: tuple[int, int], ahead: Array) -> Array:
+    left, right = reach
     return np.asarray(((ahead <= right) | (right < 0)) & ((ahead >= -left) | (left < 0)))
 
 
@@ -146,6 +151,7 @@ def suppositions(case: Case) -> Iterator[tuple[str, Change]]:
     if case.dtype == "float32" and case.kv_dtype == "same":
         yield from _of_fractions()
     yield from _of_order(case)
+    yield from _of_window(case)
 
 
 # --- numbers that are read otherwise -----------------------------------------------------------------------------
@@ -296,3 +302,18 @@ def _ordered(logits: Callable[[Question, Array, Array], Array]) -> Change:
 def _scaled_sinks(question: Question) -> Question:
     assert question.sinks is not None
     return replace(question, sinks=question.sinks.astype(np.float64) * question.scale)
+
+
+# --- another window ----------------------------------------------------------------------------------------------
+
+
+def _of_window(case: Case) -> Iterator[tuple[str, Change]]:
+    left, right = _reach(case)
+    others = {
+        "the window reaches as far ahead as it does back": (left, left),
+        "the window reaches as far back as it does ahead": (right, right),
+        "the window reaches as far back as it should ahead, and the other way round": (right, left),
+    }
+    for words, reach in others.items():
+        if case.window != (-1, -1) and reach != (left, right):
+            yield words, partial(replace, reach=reach)

@@ -49,6 +49,25 @@ def test_every_supposition_that_makes_a_difference_is_told_for_what_it_is(case):
     assert known >= 3
 
 
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (replace(TWO, window=(1, -1)), "the window reaches as far ahead as it does back"),
+        (replace(TWO, window=(0, 1), causal=False), "the window reaches as far ahead as it does back"),
+        (replace(TWO, window=(4, 0), causal=False), "the window reaches as far back as it does ahead"),
+        (replace(TWO, window=(4, 1), causal=False), "the window reaches as far back as it should ahead, "
+                                                    "and the other way round"),
+    ],
+)  # fmt: skip
+def test_another_window_is_told_by_its_reaches(case, words):
+    out, lse = outputs(case, dict(suppositions.suppositions(case))[words])
+    assert told(case, out, lse) == words
+
+
+def test_nothing_is_supposed_of_a_window_that_is_not_there():
+    assert not any("window" in words for words, _ in suppositions.suppositions(TWO))
+
+
 ONE = replace(FEATURES, seqs=(Seq(query_len=1, kv_len=1),), alibi=False, sinks=False, want_lse=True)
 
 
