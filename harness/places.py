@@ -1,5 +1,7 @@
 """What a forbidden place in the cache suggests: an id or an offset that has wrapped, padding, a block too far."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -101,4 +103,14 @@ def behind(block: int, sequence: int, table: NDArray[np.int64]) -> str:
             f"block {block} lies behind block {block - 1}, but column {column + 1} of sequence {sequence} is "
             f"block {table[column + 1]}, as if blocks lay one after another"
         )
+    return ""
+
+
+def elsewhere(block: int, sequence: int, tables: Sequence[NDArray[np.int64]]) -> str:
+    """Whether another row of the table has a block in a column where the sequence's own has a different one."""
+    own = tables[sequence]
+    for row, table in enumerate(tables):
+        both = min(len(own), len(table))
+        for column in np.flatnonzero((table[:both] == block) & (own[:both] != block)):
+            return f"row {row} of the block table is read in place of row {sequence} in column {column}"
     return ""

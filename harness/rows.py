@@ -10,7 +10,7 @@ from harness.case import NEW_TOKENS, Case
 from harness.inputs import Materials
 from harness.landmarks import at
 from harness.listing import listed
-from harness.places import behind
+from harness.places import behind, elsewhere
 from harness.probe import DENSE, Weights
 from harness.tensors import Array
 
@@ -200,7 +200,8 @@ class Row:
             return f"that is in KV head {self.weights.cells.heads[inside][0]}, not {self.kv_head}"
         if self.sequence in owners:
             return "that is behind the last token"
-        words = behind(block, self.sequence, tables[self.sequence])
+        looked_up = (elsewhere(block, self.sequence, tables), behind(block, self.sequence, tables[self.sequence]))
+        words = ", or ".join(filter(None, looked_up))
         words = f"; {words}" if words else ""
         if owners:
             return f"that is sequence {owners[0]}'s: it reads the block of sequence {owners[0]}{words}{at('table')}"

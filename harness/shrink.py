@@ -119,12 +119,27 @@ def _plainer_sizes(case: Case) -> Iterator[Case]:
 
 
 def _shorter(case: Case) -> Iterator[Case]:
-    """Each length to 1, to half, and one less; without sharing, which may not fit any more."""
+    """Each length to 1, to half, a block less and one less; without what it shares, or with as much as still fits."""
     for i, seq in enumerate(case.seqs):
         for kv_len in dict.fromkeys((1, seq.kv_len // 2, seq.kv_len - case.block_size, seq.kv_len - 1)):
             if 0 < kv_len < seq.kv_len:
-                shorter = resized(seq, kv_len)
-                yield from _legal(case, seqs=(*case.seqs[:i], shorter, *case.seqs[i + 1 :]))
+                alone = resized(seq, kv_len)
+                yield from _legal(case, seqs=(*case.seqs[:i], alone, *case.seqs[i + 1 :]))
+                sharing = msgspec.structs.replace(seq, kv_len=kv_len, query_len=alone.query_len)
+                yield from _still_sharing(case, (*case.seqs[:i], sharing, *case.seqs[i + 1 :]))
+
+
+def _still_sharing(case: Case, seqs: tuple[Seq, ...]) -> Iterator[Case]:
+    """The case with these sequences, where some share blocks; each shares no more than it and the owner have."""
+    whole = {seq.tag: seq.kv_len // case.block_size for seq in seqs}
+    fitting = [
+        msgspec.structs.replace(seq, shared_blocks=min(seq.shared_blocks, whole[seq.tag], whole[owner]))
+        if (owner := seq.shares_prefix_with) is not None
+        else seq
+        for seq in seqs
+    ]
+    if any(seq.shared_blocks for seq in fitting):
+        yield from _legal(case, seqs=tuple(fitting))
 
 
 def _fewer_queries(case: Case) -> Iterator[Case]:

@@ -1,11 +1,12 @@
 """A forbidden place in the cache is told as what it is: wrapped, padding of the table, or a block too far."""
 
+import numpy as np
 import pytest
 
 from harness.case import Case, Seq
 from harness.executors.base import BadAccess
 from harness.inputs import Materials, materialise
-from harness.places import suggested
+from harness.places import elsewhere, suggested
 
 FAR = materialise(Case(seqs=(Seq(kv_len=40),), placement="far"))
 FARTHER = materialise(Case(seqs=(Seq(kv_len=40),), placement="farther"))
@@ -97,3 +98,16 @@ def test_the_block_behind_a_block_is_told_where_the_table_has_another() -> None:
     told = suggested(materials, access(3 * STRIDE))
     assert told.startswith("block 3 lies behind block 2, but column 1 of sequence 0 ")
     assert told.endswith("is block 1, as if blocks lay one after another")
+
+
+TABLES = [np.array([0, 1, 2]), np.array([0, 3])]
+
+
+def test_a_block_that_another_row_has_in_that_column_is_told_by_the_row() -> None:
+    assert elsewhere(1, 1, TABLES) == "row 0 of the block table is read in place of row 1 in column 1"
+    assert elsewhere(3, 0, TABLES) == "row 1 of the block table is read in place of row 0 in column 1"
+
+
+@pytest.mark.parametrize("block", [0, 2, 3, 9])
+def test_a_block_of_both_rows_of_a_column_that_is_not_there_or_of_none_is_not(block: int) -> None:
+    assert elsewhere(block, 1, TABLES) == ""

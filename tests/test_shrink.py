@@ -94,6 +94,13 @@ def test_shared_blocks_stay_where_the_fault_needs_them() -> None:
     assert (least.num_q_heads, least.head_dim, least.dtype, least.placement) == (1, 16, "float32", "in_order")
 
 
+def test_lengths_shrink_where_the_fault_needs_shared_blocks() -> None:
+    owner, sharer = Seq(kv_len=10), Seq(kv_len=75, tag=1, shares_prefix_with=0, shared_blocks=8)
+    shared = Case(seqs=(owner, sharer), block_size=1)
+    least = shrink(shared, lambda case: any(0 < seq.shared_blocks < seq.kv_len for seq in case.seqs))
+    assert [(seq.kv_len, seq.shared_blocks) for seq in least.seqs] == [(1, 0), (2, 1)]
+
+
 def test_an_empty_row_stays_where_the_fault_needs_it() -> None:
     assert shrink(LARGE, lambda case: any(seq.kv_len == 0 for seq in case.seqs)) == Case(seqs=lens(0))
 
