@@ -3,14 +3,16 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from harness import speed_figure, speed_table
-from harness.benching import LIMIT, QUICK, USUAL, Rig, Say, adapted, check_name, installed
+from harness.benching import LIMIT, QUICK, USUAL, Rig, adapted, check_name, installed
 from harness.commands import (
     DEFAULT_OP,
     Verb,
@@ -25,11 +27,12 @@ from harness.commands import (
 from harness.pool import Died, HarnessFault, Worker
 from harness.settings import read as settings
 from harness.speeds import SCHEMA, Bench, Size, Speed, read, save
-from harness.subjects import SUBJECTS, operation
+from harness.subjects import SUBJECTS, WrongUse, operation
 from harness.workloads import WORKLOADS, Workload, named
 
 #: By how much `--check` makes workloads smaller.
 SCALE = 64
+Keep = Callable[[Bench], None]
 
 
 @click.command(cls=Verb)
@@ -87,9 +90,9 @@ def main(
     check_file("--json", file)
     if listing:
         return _list()
-    bench = read(shown) if shown else _checked(chosen, options) if checking else _timed(chosen, options)
-    if file:
-        save(bench, file)
+    keep: Keep = (lambda bench: save(bench, file)) if file else lambda _: None
+    bench = read(shown) if shown else (_checked if checking else _timed)(chosen, options, keep)
+    keep(bench)
     speed_table.show(bench)
     if figure:
         speed_figure.draw(bench, figure)
@@ -106,50 +109,50 @@ def _list() -> int:
     return 0
 
 
-def _timed(workloads: tuple[Workload, ...], options: dict[str, Any]) -> Bench:
+def _timed(workloads: tuple[Workload, ...], options: dict[str, Any], keep: Keep) -> Bench:
     """Every row in full size on a GPU."""
     check_gpu("a bench times kernels on a GPU (--check judges them without one)")
     if options["executor"] not in (None, "gpu"):
         raise click.UsageError(f"--executor is {options['executor']!r}, but only a GPU can be timed; add --check")
     pace = QUICK if options["quick"] else USUAL
 
-    def rows(rig: Rig, faults: list[str]) -> Iterator[Speed]:  # noqa: ARG001  (a row that failed says why)
-        yield from (rig.timed(workload, name, declared, pace) for workload, name, declared in rig.pairs(workloads))
+    with _rig(workloads, options, "gpu") as rig:
+        bench = _begun(rig, workloads, "gpu")
+        try:
+            bench = replace(bench, ceilings=rig.ceilings(pace))
+        except (Died, HarnessFault) as why:
+            bench = replace(bench, faults=(f"the ceilings could not be measured: {why}",))
+        for pair in rig.pairs(workloads):
+            bench = _with(bench, rig.timed(*pair, pace))
+            keep(bench)
+    return bench
 
-    return _benched(workloads, options, "gpu", rows, ceilings=lambda rig: rig.ceilings(pace))
 
-
-def _checked(workloads: tuple[Workload, ...], options: dict[str, Any]) -> Bench:
+def _checked(workloads: tuple[Workload, ...], options: dict[str, Any], keep: Keep) -> Bench:
     """Every row of a smaller workload, judged where this machine can run it."""
-    scale = options["scale"]
-
-    def rows(rig: Rig, faults: list[str]) -> Iterator[Speed]:
-        for workload, name, declared in rig.pairs(workloads):
-            row, fault = rig.checked(workload, name, declared, scale)
-            faults += [fault] if fault else []
-            yield row
-
-    return _benched(workloads, options, chosen_executor(options["executor"]), rows, scale=scale)
+    executor, scale = chosen_executor(options["executor"]), options["scale"]
+    with _rig(workloads, options, executor) as rig:
+        bench = replace(_begun(rig, workloads, executor), scale=scale)
+        for pair in rig.pairs(workloads):
+            bench = _with(bench, *rig.checked(*pair, scale))
+            keep(bench)
+    return bench
 
 
-def _benched(
-    workloads: tuple[Workload, ...],
-    options: dict[str, Any],
-    executor: str,
-    rows: Callable[[Rig, list[str]], Iterator[Speed]],
-    ceilings: Callable[[Rig], Any] = lambda _: (),
-    scale: int = 1,
-) -> Bench:
-    faults: list[str] = []
+@contextmanager
+def _rig(workloads: tuple[Workload, ...], options: dict[str, Any], executor: str) -> Iterator[Rig]:
+    """A worker with the subjects; raises WrongUse where none takes one of the workloads."""
     with Worker(executor, options["device"]) as worker:
         rig = Rig(worker, options["op"] or DEFAULT_OP, options["seconds"])
         rig.load(options["subjects"] or (*installed(workloads), *_own_files()))
-        device, versions = worker.call("harness.measuring:machine")
-        try:
-            reached = ceilings(rig)
-        except (Died, HarnessFault) as why:
-            reached, faults = (), [f"the ceilings could not be measured: {why}"]
-        speeds = tuple(_told(rows(rig, faults), _say))
+        if not rig.missing and not any(rig.pairs(workloads)):
+            raise WrongUse(f"no subject takes one of these workloads; they are {_operations(rig)}")
+        yield rig
+
+
+def _begun(rig: Rig, workloads: tuple[Workload, ...], executor: str) -> Bench:
+    """The record before its first row."""
+    device, versions = rig.worker.call("harness.measuring:machine")
     return Bench(
         schema=SCHEMA,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -157,31 +160,26 @@ def _benched(
         executor=executor,
         device=device,
         versions=versions,
-        scale=scale,
-        ceilings=reached,
         sizes=tuple(Size.of(workload) for workload in workloads),
-        speeds=speeds,
         about={name: declared.about for name, declared in rig.declared.items() if declared.about},
         missing=rig.missing,
-        faults=tuple(faults),
     )
+
+
+def _with(bench: Bench, row: Speed, fault: str = "") -> Bench:
+    """The record with one more row, which is told as it comes: a bench takes minutes."""
+    time = f", {row.milliseconds:.4f} ms" if row.repeats else ""
+    click.echo(f"{row.workload}: {row.subject}: {row.state}{time}{f', {row.says}' if row.says else ''}", err=True)
+    return replace(bench, speeds=(*bench.speeds, row), faults=(*bench.faults, *filter(None, [fault])))
+
+
+def _operations(rig: Rig) -> str:
+    return ", ".join(f"{name} ({declared.op})" for name, declared in rig.declared.items()) or "none"
 
 
 def _own_files() -> tuple[str, ...]:
     """The functions in files that the settings of this folder name as subjects."""
     return tuple(name for name in settings(Path()).subjects if ":" in name)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
-def _told(rows: Iterator[Speed], say: Say) -> Iterator[Speed]:
-    """Each row with a word as it comes: a bench takes minutes."""
-    for row in rows:
-        time = f", {row.milliseconds:.4f} ms" if row.repeats else ""
-        say(f"{row.workload}: {row.subject}: {row.state}{time}{f', {row.says}' if row.says else ''}")
-        yield row
 
 
 if __name__ == "__main__":

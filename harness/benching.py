@@ -1,6 +1,6 @@
 """Subjects and workloads of a bench, pair by pair in a worker that may die; what came of each is its own row."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,6 @@ from harness.workloads import TAKEN_AS, Workload
 LIMIT = 120.0
 #: Milliseconds of a turn and how many of them; in a hurry.
 USUAL, QUICK = (50.0, 5), (10.0, 3)
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -116,6 +114,7 @@ def adapted() -> Iterator[tuple[str, str, str]]:
 
 def check_name(name: str) -> None:
     """Raise WrongUse for what is no name of a subject; that a file can be imported is found out later."""
-    known = [known for known, _, _ in adapted()] if is_adapted(name) else list(SUBJECTS)
+    project = name.partition(".")[0]
+    known = list(adapters(project)) if is_adapted(name) else list(SUBJECTS)
     if name not in known and not (":" in name and name.rpartition(":")[0].endswith(".py")):
         raise WrongUse(f"subject is {name!r}, but expected FILE.py:FUNCTION or one of {', '.join(known)}")

@@ -183,15 +183,14 @@ class _Trial:
 
     def _complaint(self, out: Any, arithmetic: Arithmetic, least: float = 0.0) -> tuple[str, float]:
         """What is wrong after a call, and the largest error that was seen as a multiple of the bound."""
-        if self.batch.writes:
-            said, margin = _wrong_caches(self.batch.inputs), 0.0
-        elif said := self._misshapen(out):
-            margin = 0.0
-        else:
-            said, margin = samples.complaint(out, self.batch.bound(arithmetic))
-        if changed := self.batch.changed():
+        if changed := self.batch.changed():  # first, for the truth is of these very inputs
             _batches.clear()
-            said = said or f"inputs changed: {changed}"
+            return f"inputs changed: {changed}", least
+        if self.batch.writes:
+            return _wrong_caches(self.batch.inputs), least
+        if said := self._misshapen(out):
+            return said, least
+        said, margin = samples.complaint(out, self.batch.bound(arithmetic))
         return said, max(margin, least)
 
     def _misshapen(self, out: Any) -> str:

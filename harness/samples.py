@@ -17,7 +17,7 @@ from harness.tensors import Array
 from harness.workloads import Workload
 
 #: Rows that are judged at most, and keys that they see together: a second or two of NumPy.
-MOST_ROWS, MOST_KEYS = 32, 2**19
+MOST_ROWS, MOST_KEYS = 32, 2**18
 #: Of each row one dim in so many is judged, beginning elsewhere in each: a bound costs by the numbers of V.
 DIMS_APART = 16
 
@@ -57,10 +57,10 @@ def _candidates(workload: Workload) -> Iterator[Place]:
     dice.shuffle(order)
     apart = min(DIMS_APART, workload.head_dim)
     for turn in range(max(workload.num_kv_heads, MOST_ROWS)):
-        for sequence in order:
+        for number, sequence in enumerate(order):
             new, kv_len = workload.seqs[sequence]
             token = (new - 1, 0)[turn] if turn < 2 else dice.randrange(new)
-            head = (sequence + turn) % workload.num_kv_heads
+            head = (number + turn) % workload.num_kv_heads
             yield Place(sequence, starts[sequence] + token, kv_len - new + token + 1, head, dice.randrange(apart))
 
 

@@ -14,9 +14,12 @@ BAR, MARGIN, WIDTH = 0.16, 1.2, 10.0
 
 def check(file: Path | None) -> None:
     """Raise WrongUse, before anything is measured, where a figure is asked for and cannot be drawn."""
+    if file is None:
+        return
     check_file("--plot", file)
-    if file is not None:
-        _library()
+    formats = sorted(_library().Figure().canvas.get_supported_filetypes())
+    if file.suffix[1:].lower() not in formats:
+        raise WrongUse(f"--plot is {str(file)!r}, but should end in one of {', '.join(formats)}")
 
 
 def _library() -> Any:
@@ -39,19 +42,14 @@ def draw(bench: Bench, file: Path) -> None:
     figure, axes = pyplot.subplots(
         len(parts), 1, figsize=(WIDTH, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
     )
-    subjects = list(dict.fromkeys(name for part in parts.values() for bars in part.values() for name in bars))
-    colours = {name: f"C{number % 10}" for number, name in enumerate(subjects)}
     for axis, (op, part) in zip(axes[:, 0], parts.items(), strict=True):
+        colours = _colours(pyplot, part)
         _bars(axis, op, part, colours)
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
-    figure.legend(handles, subjects, loc="outside upper center", ncols=3, fontsize="small")
+        handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
+        axis.legend(handles, colours, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
     figure.supxlabel(f"{bench.device}, {bench.date}; subjects that are wrong are left out", fontsize="small")
-    try:
-        figure.savefig(file)
-    except ValueError as error:
-        raise WrongUse(f"--plot is {str(file)!r}: {error}") from None
-    finally:
-        pyplot.close(figure)
+    figure.savefig(file)
+    pyplot.close(figure)
 
 
 def _parts(bench: Bench) -> dict[str, dict[str, dict[str, float]]]:
@@ -67,6 +65,12 @@ def _shares(bench: Bench, size: Size) -> dict[str, float]:
     right = (speed for speed in bench.of(size.name) if speed.repeats and speed.state == "right")
     shares = {speed.subject: of_ceiling(bench, size, speed) for speed in right}
     return {name: share for name, share in shares.items() if share is not None}
+
+
+def _colours(pyplot: Any, part: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """A colour for each subject of a part."""
+    names, wheel = sorted({name for bars in part.values() for name in bars}), pyplot.get_cmap("tab20").colors
+    return {name: wheel[number % len(wheel)] for number, name in enumerate(names)}
 
 
 def _bars(axis: Any, op: str, part: dict[str, dict[str, float]], colours: dict[str, str]) -> None:
