@@ -21,6 +21,8 @@ from harness.workloads import WORKLOADS, Workload
 WARM_UP = 3
 #: Milliseconds that a turn may take, and the fewest calls in it.
 TURN, FEWEST = 50.0, 5
+#: How much wider than q the keys are distributed.
+PEAK = 4.0
 #: Bytes that are written and read between two calls where torch does not know the size of the L2 cache.
 FLUSH = 256 << 20
 
@@ -125,7 +127,7 @@ def _event() -> torch.cuda.Event:
 
 
 def inputs_of(workload: Workload, seed: int, device: str) -> Inputs:
-    """The tensors of the call, normally distributed; blocks lie in shuffled order. The same for the same seed."""
+    """The tensors of the call, normally distributed, K wider, blocks in shuffled order; the same for the same seed."""
     dice = torch.Generator(device).manual_seed(seed)
     kv_lens = torch.tensor([kv_len for _, kv_len in workload.seqs])
     new = torch.tensor([new for new, _ in workload.seqs])
@@ -140,9 +142,12 @@ def inputs_of(workload: Workload, seed: int, device: str) -> Inputs:
     fresh = (tokens, workload.num_kv_heads, workload.head_dim)
     index = torch.int64 if writes else torch.int32
     nothing = dict.fromkeys(("out", "alibi_slopes", "sinks", "k_scale", "v_scale", "state_outs", "state_lses"))
+    q, k_cache = numbers(tokens, workload.num_q_heads, workload.head_dim), numbers(*cache).mul_(PEAK)
+    if not writes:
+        k_cache.flatten(0, 1)[_slots(workload, tables).to(device)] = _near(q, workload)
     return Inputs(
-        q=numbers(tokens, workload.num_q_heads, workload.head_dim),
-        k_cache=numbers(*cache),
+        q=q,
+        k_cache=k_cache,
         v_cache=numbers(*cache),
         block_tables=tables.to(device, index),
         kv_lens=kv_lens.to(device, torch.int32),
@@ -162,6 +167,20 @@ def inputs_of(workload: Workload, seed: int, device: str) -> Inputs:
         tile_end=1,
         hints=Hints(),
     )
+
+
+def _near(q: torch.Tensor, workload: Workload) -> torch.Tensor:
+    """Keys [tokens, kv heads, head_dim] of the new tokens, near their own queries.
+
+    With K so wide the scores have a deviation of PEAK, so few keys have most of the weight: a plain mean of thousands
+    of values would hide a lost block. The own key's score is near the largest of n, PEAK sqrt(2 ln n) at most.
+    """
+    group = workload.num_q_heads // workload.num_kv_heads
+    seen = torch.cat([torch.arange(kv_len - new, kv_len) + 1 for new, kv_len in workload.seqs]).to(q.device)
+    scores = 0.9 * PEAK * (2 * seen.log()).sqrt()
+    middles = q.float().reshape(len(q), workload.num_kv_heads, group, workload.head_dim).mean(2)
+    near = middles * (scores * group / math.sqrt(workload.head_dim))[:, None, None]
+    return near.to(q.dtype)
 
 
 def with_dense_rows(inputs: Inputs, workload: Workload) -> Inputs:

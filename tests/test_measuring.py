@@ -12,6 +12,7 @@ from harness.executors import gridsim
 from harness.measuring import measured
 from harness.speeds import Speed
 from harness.subjects import from_function, load, subject
+from harness.workloads import WORKLOADS, Workload
 
 
 def speed(tested, workload=DECODE, clock=None) -> Speed:
@@ -104,6 +105,49 @@ def test_a_planted_fault_is_wrong_and_its_time_stays(tested, says):
     assert re.search(says, found.says), found.says
 
 
+LONG = Workload("decode-long", "decode", ((1, 4096),) * 4, num_q_heads=8, num_kv_heads=2, head_dim=64)
+
+
+def plain(inputs):
+    """Attention in float32 by torch, in no time on a CPU."""
+    outs, group = [], inputs.q.shape[1] // inputs.k_cache.shape[2]
+    for row, kv_len in enumerate(inputs.kv_lens.tolist()):
+        at = torch.arange(kv_len)
+        slots = inputs.block_tables[row].long()[at // inputs.k_cache.shape[1]], at % inputs.k_cache.shape[1]
+        k, v = (cache[slots].float().repeat_interleave(group, 1) for cache in (inputs.k_cache, inputs.v_cache))
+        weights = torch.einsum("hd,khd->hk", inputs.q[row].float(), k).mul(inputs.scale).softmax(-1)
+        outs.append(torch.einsum("hk,khd->hd", weights, v))
+    return torch.stack(outs).to(inputs.q.dtype)
+
+
+def less_a_token(inputs):
+    return plain(replace(inputs, kv_lens=inputs.kv_lens - 1))
+
+
+def less_a_block(inputs):
+    tables = inputs.block_tables.clone()
+    tables[:, 100] = tables[:, 0]
+    return plain(replace(inputs, block_tables=tables))
+
+
+def less_every_other_token(inputs):
+    kept = inputs.k_cache.clone()
+    kept[:, ::2] = -kept[:, ::2].abs()
+    return plain(replace(inputs, k_cache=kept))
+
+
+def two_per_cent_of_one_head(inputs):
+    out = plain(inputs)
+    out[2, 5] *= 1.02
+    return out
+
+
+def test_thousands_of_tokens_hide_no_fault():
+    assert speed(plain, LONG).state == "right"
+    for tested in (less_a_token, less_a_block, less_every_other_token, two_per_cent_of_one_head):
+        assert speed(tested, LONG).state == "wrong", tested
+
+
 def test_what_a_subject_spoils_is_not_left_to_the_next_one():
     assert speed(spoils).state == "wrong"
     assert speed("ours.decode").state == "right"
@@ -160,7 +204,6 @@ def test_what_is_declined_says_why_and_is_not_called():
 )
 def test_ours_are_right_in_full_size_on_the_gpu(name, op, workload):
     from harness.timing import GpuClock
-    from harness.workloads import WORKLOADS
 
     found = measured(load(name, op), WORKLOADS[workload], GpuClock(10.0), 3)
     assert (found.state, found.says, found.how) == ("right", "", "as a CUDA graph")
@@ -170,7 +213,6 @@ def test_ours_are_right_in_full_size_on_the_gpu(name, op, workload):
 @pytest.mark.gpu
 def test_planted_faults_are_wrong_in_full_size_on_the_gpu():
     from harness.timing import GpuClock
-    from harness.workloads import WORKLOADS
 
     for tested in (shorter, nothing, spoils, lends):
         found = measured(from_function(tested), WORKLOADS["decode-8x8k-16"], GpuClock(10.0), 3)
