@@ -21,6 +21,7 @@ from harness.bounds import Bound
 from harness.case import Case
 from harness.executors.base import Observed, empty_is_nan, failure
 from harness.executors.gpu import Gpu, launches
+from harness.executors.gridsim import Unsupported
 from harness.inputs import Inputs
 from harness.machine import hardware
 from harness.pipeline import reading_of
@@ -142,7 +143,7 @@ class _Trial:
         with launches() as ttir, empty_is_nan():
             returned, inner = self._called(inputs)
             _wait(inputs)
-        arithmetic = reading_of(self.case, self.tested, Observed(ttir=tuple(ttir))).arithmetic
+        arithmetic = self._arithmetic(tuple(ttir))
         out = _output(returned)
         says, margin = self._complaint(out, arithmetic)
         ready = self.clock.ready(inner or partial(self.tested.run, inputs))
@@ -163,6 +164,13 @@ class _Trial:
             places=0 if self.batch.writes else len(samples.places(self.batch.workload)),
             margin=margin if np.isfinite(margin) else 0.0,
         )
+
+    def _arithmetic(self, ttir: tuple[str, ...]) -> Arithmetic:
+        """How the kernels round; where their text does not read, what is assumed where there is none."""
+        try:
+            return reading_of(self.case, self.tested, Observed(ttir=ttir)).arithmetic
+        except Unsupported:
+            return reading_of(self.case, self.tested, Observed()).arithmetic
 
     def _called(self, inputs: Inputs) -> tuple[Any, core.Call | None]:
         if not is_adapted(self.tested.name):

@@ -34,7 +34,7 @@ class Ready:
     run: Callable[[], Any]
     how: str
     returned: Any = None  # what the call gave while it was captured: what each repetition writes anew
-    calls: int = FEWEST
+    calls: int = 1
 
 
 class Clock(Protocol):
@@ -57,7 +57,8 @@ class GpuClock:
     def ready(self, call: Callable[[], Any]) -> Ready:
         """As a graph; as it is where it cannot be captured, since it waits for the device, say."""
         found = _repeatable(call)
-        found.calls = max(FEWEST, int(self._turn / max(self.turn(found)[-1], 1e-3)))
+        self.turn(found)
+        found.calls = calls_of_a_turn(self.turn(found)[0], self._turn)
         return found
 
     def repeats(self, ready: Ready, number: int) -> tuple[float, ...]:
@@ -75,6 +76,12 @@ class GpuClock:
             end.record()
         torch.cuda.synchronize()
         return [start.elapsed_time(end) for start, end in events]
+
+
+def calls_of_a_turn(milliseconds: float, turn: float) -> int:
+    """As many as fill it, and FEWEST at least, unless these would take ten times as long."""
+    least = FEWEST if FEWEST * milliseconds < 10 * turn else 1
+    return max(least, int(turn / max(milliseconds, 1e-3)))
 
 
 _prepared: list[tuple[GpuClock, Ready]] = []

@@ -7,8 +7,10 @@ import pytest
 import torch
 from clocks import DECODE, EXTEND, WRITE, Missing, Told
 
-from harness import ours
+from harness import measuring, ours
+from harness.arithmetic import Arithmetic
 from harness.executors import gridsim
+from harness.executors.gridsim import Unsupported
 from harness.measuring import measured
 from harness.speeds import Speed
 from harness.subjects import from_function, load, subject
@@ -169,6 +171,23 @@ def test_a_write_that_skips_a_token_or_takes_another_slot_is_wrong():
 
     assert "is nan, but should be" in speed(skips, WRITE).says
     assert speed(swaps, WRITE).says.startswith("k_cache [")
+
+
+def test_a_kernel_whose_text_does_not_read_is_judged_by_the_widest_arithmetic(monkeypatch):
+    seen, read = [], measuring.reading_of
+
+    def reading_of(case, tested, observed):
+        if observed.ttir:
+            raise Unsupported("the text of the kernel does not read")
+        seen.append(read(case, tested, observed).arithmetic)
+        return read(case, tested, observed)
+
+    def undeclared(inputs):
+        return ours.decode(inputs)
+
+    monkeypatch.setattr(measuring, "reading_of", reading_of)
+    assert speed(undeclared).state == "right"
+    assert seen == [Arithmetic.widest("bfloat16")]
 
 
 def test_what_raises_fails_alone_and_says_where():

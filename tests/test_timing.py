@@ -8,6 +8,7 @@ from clocks import Told
 
 from harness.ceilings import ceilings
 from harness.speeds import AS_GRAPH, COPY, MATMUL, NOTHING, ONE_BY_ONE, READ
+from harness.timing import calls_of_a_turn
 
 
 def test_ceilings_count_what_is_moved_and_computed():
@@ -17,6 +18,11 @@ def test_ceilings_count_what_is_moved_and_computed():
     }  # fmt: skip
     assert found[COPY].rate == pytest.approx((2 << 12) / 2e-3)
     assert all(each.repeats == (2.0, 2.0, 2.0) for each in found.values())
+
+
+def test_a_turn_is_filled_and_a_slow_call_does_not_make_it_endless():
+    assert [calls_of_a_turn(ms, 50.0) for ms in (0.05, 1.0, 20.0, 90.0, 2000.0)] == [1000, 50, 5, 5, 1]
+    assert calls_of_a_turn(0.0, 50.0) == 50_000
 
 
 @triton.jit
