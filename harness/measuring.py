@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform as host
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,7 +44,13 @@ def measure(subject: str, op: str, workload: str, turn: float, repeats: int) -> 
 def machine() -> tuple[str, dict[str, str]]:
     """The device in words, and the versions that matter; to be called in a worker."""
     versions = {"python": host.python_version(), "torch": str(torch.__version__), "triton": triton.__version__}
-    return hardware(), versions | {"numpy": np.__version__}
+    return hardware(), versions | {"numpy": np.__version__} | driver()
+
+
+def driver(file: Path = Path("/proc/driver/nvidia/version")) -> dict[str, str]:
+    """The version of NVIDIA's driver, where there is one."""
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", file.read_text()) if file.is_file() else None
+    return {"driver": found[0]} if found else {}
 
 
 @cache

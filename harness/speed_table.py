@@ -22,7 +22,7 @@ def show(bench: Bench, console: Console | None = None) -> None:
     """Print everything that a bench has to say."""
     console = console or _console()
     for line in head(bench):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for op in BASES:
         if sizes := [size for size in bench.sizes if size.op == op and bench.of(size.name)]:
             console.print(_table(bench, op, sizes))
@@ -63,8 +63,8 @@ def _table(bench: Bench, op: str, sizes: list[Size]) -> Table:
     of = "% of matmul" if op == "extend" else "% of copy"
     measured = ("ms", "spread", unit, of, "x best peer") if timed else ("error / bound",)
     table = Table(title=f"{op}: {BASES[op]}" if timed else op, title_justify="left")
-    table.add_column("workload", no_wrap=True)
-    table.add_column("subject", no_wrap=True)
+    table.add_column("workload", overflow="fold")
+    table.add_column("subject", overflow="fold")
     for name in measured:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")

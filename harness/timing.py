@@ -19,8 +19,8 @@ from harness.workloads import WORKLOADS, Workload
 
 #: Calls before anything is timed: compilation, autotuning, allocation.
 WARM_UP = 3
-#: Milliseconds that a turn may take, and the fewest calls in it.
-TURN, FEWEST = 50.0, 5
+#: Milliseconds that the calls of a turn take, and the fewest and the most of them: each costs a flush as well.
+TURN, FEWEST, MOST = 50.0, 5, 500
 #: How much wider than q the keys are distributed.
 PEAK = 4.0
 #: Bytes that are written and read between two calls where torch does not know the size of the L2 cache.
@@ -79,9 +79,9 @@ class GpuClock:
 
 
 def calls_of_a_turn(milliseconds: float, turn: float) -> int:
-    """As many as fill it, and FEWEST at least, unless these would take ten times as long."""
+    """As many as fill it, from FEWEST to MOST; one where the fewest would take ten times as long."""
     least = FEWEST if FEWEST * milliseconds < 10 * turn else 1
-    return max(least, int(turn / max(milliseconds, 1e-3)))
+    return min(MOST, max(least, int(turn / max(milliseconds, 1e-3))))
 
 
 _prepared: list[tuple[GpuClock, Ready]] = []

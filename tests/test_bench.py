@@ -110,19 +110,23 @@ class Ends(Here):
 
 
 @pytest.mark.parametrize(
-    ("ending", "says"),
+    ("ending", "says", "retired"),
     [
-        (Ends.ending, "RuntimeError: no kernel image"),
-        (Died(Finding(kind="hang", message="no answer after 120 s")), "no answer after 120 s"),
+        (Ends.ending, "RuntimeError: no kernel image", 1),
+        (Died(Finding(kind="hang", message="no answer after 120 s")), "no answer after 120 s", 0),
     ],
 )
-def test_what_kills_the_worker_is_told_in_its_row_and_the_next_one_runs(timed, monkeypatch, file, ending, says):
+def test_what_kills_the_worker_is_told_in_its_row_and_the_next_one_has_a_fresh_one(
+    timed, monkeypatch, file, ending, says, retired
+):
+    worker = Ends("gpu")
     monkeypatch.setattr(Ends, "ending", ending)
-    monkeypatch.setattr(BENCH, "Worker", Ends)
+    monkeypatch.setattr(BENCH, "Worker", lambda *_: worker)
     done = timed("--subject", f"{file}:wrong", "--subject", f"{file}:right", "--workload", "decode-1x8k-16")
     assert done.exit_code == 0, done.output
     assert f"failed: {file}:wrong on decode-1x8k-16: {says}" in done.stdout
     assert f"{file}:right: right" in done.stderr
+    assert worker.retired == retired, "one that died has a successor already"
 
 
 def test_ceilings_that_cannot_be_measured_are_a_fault_and_the_rows_stay(timed, monkeypatch, file):
@@ -326,3 +330,18 @@ def test_the_command_is_a_verb():
     from harness.__main__ import main
 
     assert isinstance(main.get_command(click.Context(main), "bench"), click.Command)
+
+
+@pytest.mark.gpu
+def test_the_command_on_the_gpu(file, tmp_path):
+    subjects = [x for name in ("right", "wrong", "raises") for x in ("--subject", f"{file}:{name}")]
+    workloads = ("--workload", "decode-32x1k-16", "--workload", "decode-8x8k-16")
+    done = run("--quick", *subjects, "--subject", "ours.extend", *workloads, "--json", tmp_path / "b.json")
+    assert done.exit_code == 1, done.output
+    bench = read(tmp_path / "b.json")
+    assert [ceiling.name for ceiling in bench.ceilings] == ["copy", "read", "matmul", "empty graph"]
+    states = {(speed.subject.rpartition(":")[2], speed.state) for speed in bench.speeds}
+    assert states == {("right", "right"), ("wrong", "wrong"), ("raises", "failed"), ("ours.extend", "right")}
+    assert {speed.how for speed in bench.speeds if speed.repeats} == {"as a CUDA graph"}
+    for size in bench.sizes:
+        assert all(0 < speed_table.of_ceiling(bench, size, s) < 1.2 for s in bench.of(size.name) if s.repeats)

@@ -208,6 +208,14 @@ def test_what_is_declined_says_why_and_is_not_called():
     assert (speed(large).state, speed(large).says) == ("declined", "declares block_sizes=(256,)")
 
 
+def test_the_driver_is_told_where_there_is_one(tmp_path):
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version:  gcc 12.3.0\n"
+    )
+    assert measuring.driver(tmp_path / "version") == {"driver": "580.95.05"}
+    assert measuring.driver(tmp_path / "none") == {}
+
+
 # --- on a GPU ------------------------------------------------------------------------------------------------------
 
 
