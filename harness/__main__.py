@@ -18,6 +18,7 @@ VERBS = {
     "exam": "harness.exam",
     "compiles": "harness.compiles",
     "paired": "harness.paired",
+    "bench": "harness.bench",
     "adapters": "harness.adapters.__main__",
     "landscape": "harness.landscape",
     "recorded": "harness.recorded",

@@ -59,10 +59,10 @@ def shown(case: dict[str, Any], subject: str) -> tuple[dict[str, Any], bool]:
     tested = load(subject, drawn.op)
     observed = the_executor("gridsim").observe(tested, materialise(drawn))
     anywhere = observed.failure is None and not observed.ttir
-    return asdict(_read(drawn, tested, observed).arithmetic), anywhere
+    return asdict(reading_of(drawn, tested, observed).arithmetic), anywhere
 
 
-def _read(case: Case, subject: Subject, observed: Observed) -> Reading:
+def reading_of(case: Case, subject: Subject, observed: Observed) -> Reading:
     """How the subject's kernels round; what copies or merges does so in one known way."""
     if case.op not in ATTENTION:
         return Reading(Arithmetic(divisions=2))
@@ -112,7 +112,7 @@ class Session:
         observed = self.observe(materials)
         if reason := _no_verdict(observed):
             return self.declined(reason)
-        reading = _read(self.case, self.subject, observed)
+        reading = reading_of(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic), reading.arithmetic)
         findings = self.explained(_unkept(base_findings(run), reading), materials)
         if observed.out is not None:
@@ -155,7 +155,7 @@ class Session:
         observed = self.observe(materials) if not self.lost else None
         if observed is None or observed.out is None:
             return None
-        bound = self._bound(materials, observed, _read(materials.case, self.subject, observed).arithmetic)
+        bound = self._bound(materials, observed, reading_of(materials.case, self.subject, observed).arithmetic)
         return None if bound is None else Seen(observed.out, bound, observed.lse)
 
     def observe(self, materials: Materials) -> Observed:
@@ -168,7 +168,7 @@ class Session:
 
     def bound(self, materials: Materials, observed: Observed) -> Bound | None:
         """Truth and bound of a further call."""
-        return self._bound(materials, observed, _read(materials.case, self.subject, observed).arithmetic)
+        return self._bound(materials, observed, reading_of(materials.case, self.subject, observed).arithmetic)
 
     def takes(self, case: Case) -> bool:
         """Whether subject and executor do the case."""

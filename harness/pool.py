@@ -135,6 +135,12 @@ class Worker:
         if self._child.loaded:
             self._replace()
 
+    def retire(self) -> None:
+        """Let the spare take over, whatever this worker has done."""
+        self._make_ready()
+        self._replace()
+        self.restarts -= 1  # nobody died
+
     def close(self) -> None:
         """End the forkserver and, with it, the workers."""
         self._child.close()

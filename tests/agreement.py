@@ -126,7 +126,7 @@ def observed(executor: str, subject: str, group: list[Case]) -> list[dict[str, A
 
 def _observed(executor: str, subject: str, case: Case) -> dict[str, Any]:
     from harness.inputs import materialise
-    from harness.pipeline import _no_verdict, _read, the_executor
+    from harness.pipeline import _no_verdict, reading_of, the_executor
 
     tested, where = load(f"ours.{subject}", operation(subject)), the_executor(executor)
     if reason := tested.declines(case) or where.declines(case):
@@ -135,7 +135,7 @@ def _observed(executor: str, subject: str, case: Case) -> dict[str, Any]:
     if reason := _no_verdict(seen):
         return {"declined": reason}
     words = [str(part) for part in (seen.failure, seen.complaint, *seen.changed, *seen.outside) if part]
-    arithmetic = _read(case, tested, seen).arithmetic
+    arithmetic = reading_of(case, tested, seen).arithmetic
     out, lse = (None if x is None else np.asarray(x) for x in (seen.out, seen.lse))
     return {"out": out, "lse": lse, "wrong": words, "arithmetic": arithmetic, "platform": where.platform}
 

@@ -13,7 +13,7 @@ from harness.case import Case, Seq
 from harness.checks import Run, base_findings
 from harness.inputs import materialise
 from harness.laws import First
-from harness.pipeline import Session, _read, the_executor
+from harness.pipeline import Session, reading_of, the_executor
 from harness.subjects import Subject
 
 Fault = Callable[[Any, torch.Tensor], None]
@@ -224,7 +224,7 @@ def first_call(subject: Subject, case: Case) -> First:
     """The call that laws start from; it has to be right, as far as one call shows."""
     session, materials = Session(case, subject, the_executor("gridsim"), thorough=False), materialise(case)
     observed = session.again(materials)
-    arithmetic = _read(case, subject, observed).arithmetic
+    arithmetic = reading_of(case, subject, observed).arithmetic
     run = Run(materials, observed, session.bound(materials, observed), arithmetic)
     assert base_findings(run) == []
     return First(run, arithmetic, session)

@@ -5,8 +5,8 @@ import torch
 
 from harness.executors import gridsim
 from harness.subjects import WrongUse, load
-from harness.timing import inputs_of
-from harness.workloads import WORKLOADS, Workload, chosen
+from harness.timing import inputs_of, with_dense_rows
+from harness.workloads import WORKLOADS, Workload, chosen, named
 
 SMALL = {"block_size": 4, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16}
 DECODE = Workload("small", "decode", ((1, 9), (1, 4), (1, 1)), **SMALL)
@@ -68,8 +68,50 @@ def test_our_subjects_take_every_workload(name):
     assert all(0 < new <= kv_len for new, kv_len in workload.seqs)
 
 
+def test_bytes_and_operations_are_those_of_a_hand():
+    write = WORKLOADS["cache_write-8k-16"]
+    assert DECODE.bytes_moved == 2 * (9 + 4 + 1) * 2 * 16 * 2 + 2 * 3 * 4 * 16 * 2  # K and V, then q and out
+    assert DECODE.flops == 4 * 16 * 4 * (9 + 4 + 1)
+    # 3 new of 9 see 7, 8 and 9 keys; 4 new of 4 see 1, 2, 3 and 4
+    assert EXTEND.flops == 4 * 16 * 4 * (7 + 8 + 9 + 1 + 2 + 3 + 4)
+    assert EXTEND.bytes_moved == 2 * (9 + 4) * 2 * 16 * 2 + 2 * 7 * 4 * 16 * 2
+    assert (write.bytes_moved, write.flops) == (8192 * 8 * 128 * 2 * 4, 0)
+    assert WORKLOADS["decode-1x8k-16"].bytes_moved == 33_554_432 + 16_384
+    assert WORKLOADS["extend-prefill-8k-16"].flops == 4 * 128 * 32 * 8192 * 8193 // 2
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("scale", [2, 64, 100_000])
+def test_a_smaller_workload_is_a_case_of_the_same_kind(name, scale):
+    workload, small = WORKLOADS[name], WORKLOADS[name].case(scale=scale, poison="nan")
+    assert len(small.seqs) == min(len(workload.seqs), max(2, len(workload.seqs) // scale))
+    for seq, (new, kv_len) in zip(small.seqs, workload.seqs, strict=False):
+        assert seq.query_len == max(new // scale, 1)
+        assert seq.kv_len == max(kv_len // scale, seq.query_len)
+    assert (small.num_q_heads, small.num_kv_heads, small.block_size) == (
+        workload.num_q_heads, workload.num_kv_heads, workload.block_size,
+    )  # fmt: skip
+
+
+def test_the_tutorial_has_contexts_of_100_to_1000_and_every_head_its_own_kv():
+    tutorial = WORKLOADS["decode-tutorial-16"]
+    lens = sorted(kv_len for _, kv_len in tutorial.seqs)
+    assert (len(lens), lens[0], lens[-1]) == (32, 100, 1000)
+    assert tutorial.num_q_heads == tutorial.num_kv_heads == 32
+
+
+def test_dense_rows_are_those_of_the_cache():
+    inputs = inputs_of(EXTEND, 1, "cpu")
+    dense = with_dense_rows(inputs, EXTEND)
+    for row, (first, end) in enumerate(((0, 3), (3, 7))):
+        for new, cache in ((dense.k_new, inputs.k_cache), (dense.v_new, inputs.v_cache)):
+            assert torch.equal(cached(inputs, row, cache)[first - end :], new[first:end])
+
+
 def test_workloads_are_chosen_by_name_or_by_operation():
     assert [w.name for w in chosen(("decode-8x8k-16",), "extend")] == ["decode-8x8k-16"]
     assert {w.op for w in chosen((), "extend")} == {"extend"}
+    assert len(named(())) == len(WORKLOADS)
+    assert not any("qwen" in w.name or "tutorial" in w.name for w in chosen((), "decode")), "they cost a gate minutes"
     with pytest.raises(WrongUse, match=r"workload is 'decode-9', but expected one of decode-1x8k-16"):
         chosen(("decode-9",), "decode")
