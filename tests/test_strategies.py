@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness import profiles
 from harness.case import NEW_KV, NEW_TOKENS, Case, Op, from_json, to_json
+from harness.hunt import FRESH
 from harness.inputs import materialise
 from harness.ours import decode
 from harness.profiles import KV_DTYPES, Profile, profile, useful
@@ -22,11 +23,16 @@ OURS = decode.__kvetch__
 
 
 def drawn(options, count=300, number=0):
+    """In short runs, as a campaign draws: in a long one most cases copy parts of the one before."""
+    return [case for turn in range(-(-count // FRESH)) for case in run(options, 1000 * number + turn)]
+
+
+def run(options, number):
     found: list[Case] = []
 
     @seed(number)
     @settings(
-        max_examples=count,
+        max_examples=FRESH,
         database=None,
         deadline=None,
         phases=[Phase.generate],
