@@ -68,7 +68,7 @@ def decode(inputs: Any) -> Any:
     return _decode.paged_decode(*_paged(inputs), inputs.kv_lens, **_features(inputs))
 
 
-@subject(op="decode", splits=True, **_ATTENTION)
+@subject(op="decode", splits=True, **(_ATTENTION | {"arithmetic": None}))
 def split_decode(inputs: Any) -> Any:
     """`kernels/split_decode.py`: programs share the keys of a sequence, a second kernel merges."""
     splits = inputs.hints.num_splits or 4
