@@ -75,7 +75,7 @@ def split_decode(inputs: Any) -> Any:
     return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, num_splits=splits, **_features(inputs))
 
 
-@subject(op="extend", new_kv=("in_cache", "dense"), **_ATTENTION)
+@subject(op="extend", new_kv=("in_cache", "dense"), **(_ATTENTION | {"arithmetic": None}))
 def extend(inputs: Any) -> Any:
     """`kernels/extend.py`: prefill, chunks, a prefix in the cache, verification."""
     return _attend(inputs, k_new=inputs.k_new, v_new=inputs.v_new)
@@ -112,7 +112,7 @@ def cache_write(inputs: Any) -> None:
     )
 
 
-@subject(op="step", **(_ATTENTION | {"promises": (*_READING, "heads", "slots")}))
+@subject(op="step", **(_ATTENTION | {"promises": (*_READING, "heads", "slots"), "arithmetic": None}))
 def step(inputs: Any) -> Any:
     """A server's step: the new tokens go into the cache, then their queries attend."""
     cache_write(inputs)

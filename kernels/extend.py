@@ -19,80 +19,51 @@ from decode import (
     check_shape,
     per_head,
     strides,
-    tanh,
     window_start,
 )
-from paged_tile import load_paged_tile
+from tile import LOG2E, load_tile, softmax_step, softmax_step_of_some, tile_blocks, tile_scores
 
 #: `tl.dot` takes no dimension below this.
 SMALLEST_TILE = 16
+#: Shared memory that tiles on their way may take.
+SHARED_BYTES = 160 * 1024
 
 # --- the kernel --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def attention_scores(q, k, distance, scale, softcap, slope):
-    """The logits of one tile: scale, then softcap, then ALiBi."""
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [TILE_Q, TILE_KV]
-    if softcap is not None:
-        scores = softcap * tanh(scores / softcap)
-    if slope is not None:
-        scores -= slope * tl.abs(distance).to(tl.float32)
-    return scores
-
-
-@triton.jit
-def softmax_step(scores, v, m, l, acc):
-    """Add one tile to each row's running maximum `m`, sum `l` and weighted values `acc`."""
-    m_new = tl.maximum(m, tl.max(scores, axis=1))  # [TILE_Q]
-    # A row that has seen no key yet has m_new = -inf; a shift of 0 keeps it from -inf minus -inf, and its weights at 0.
-    shift = tl.where(m_new == -float("inf"), 0.0, m_new)  # [TILE_Q]
-    rescale = tl.exp(m - shift)  # [TILE_Q]
-    p = tl.exp(scores - shift[:, None])  # [TILE_Q, TILE_KV]
-    l = l * rescale + tl.sum(p, axis=1)
-    acc = tl.dot(p, v, acc * rescale[:, None], input_precision="ieee")  # [TILE_Q, TILE_DV]
-    return m_new, l, acc
-
-
-@triton.jit
-def attend_tile(
-    q, k, v, position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc
-):  # fmt: skip
-    """Add the keys of one tile, each to the rows that see it."""
+def add_tile(q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc):
+    """Add the keys of one tile that are `there`, each to the rows that see it."""
     distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
-    visible = (key < end_key)[None, :]
+    visible = there[None, :]
     if window_left is not None:
         visible = visible & (distance <= window_left)
     if window_right is not None:
         visible = visible & (distance >= -window_right)
-    scores = attention_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
-    scores = tl.where(visible, scores, -float("inf"))
-    return softmax_step(scores, v, m, l, acc)
+    scores = tile_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
+    return softmax_step_of_some(tl.where(visible, scores, -float("inf")), v, m, l, acc)
 
 
 @triton.jit
 def load_dense_tile(
     x_ptr,             # [tokens, head_dim]: one head of dense K or V
-    start,             # the tile's first row
-    end,               # row at which the sequence ends: nothing at or beyond it is read
-    head_dim,
+    row,               # [TILE_KV]
+    there,             # [TILE_KV] which of them are to be read
     # Strides, in elements
     stride_token, stride_dim,
-    # Tiles: any number of tokens, and one head, each a power of two
-    TILE_KV: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
     TILE_D: tl.constexpr,
 ):  # fmt: skip
-    """Rows start to start + TILE_KV, [TILE_KV, TILE_D]; 0 where a row is at or beyond `end`, or past the head."""
-    row = start + tl.arange(0, TILE_KV).to(tl.int64)  # [TILE_KV]
-    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
+    """[TILE_KV, TILE_D]; 0 for what is not there."""
+    dim = tl.arange(0, TILE_D)  # [TILE_D]
     # [TILE_KV, TILE_D]
     offset = row[:, None] * stride_token + dim[None, :] * stride_dim
-    return tl.load(x_ptr + offset, mask=(row < end)[:, None] & (dim < head_dim)[None, :], other=0.0)
+    return tl.load(x_ptr + offset, mask=there[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
 
 
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
 UNSPECIALISED = (
-    "window_left", "window_right", "block_size", "head_dim", "head_dim_v", "group",
+    "window_left", "window_right",
     "stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head",
     "stride_k_new_token", "stride_k_new_head", "stride_v_new_token", "stride_v_new_head",
     "stride_table_seq", "stride_table_column", "stride_starts_seq", "stride_lens_seq",
@@ -123,10 +94,6 @@ def paged_extend_kernel(
     softcap,           # None: no softcap
     window_left,       # keys seen before the query's own; None: unlimited
     window_right,      # keys seen after it, 0 where causal; None: unlimited
-    block_size,
-    head_dim,
-    head_dim_v,
-    group,             # query heads per KV head
     # Strides, in elements
     stride_out_token, stride_out_head, stride_out_dim,
     stride_q_token, stride_q_head, stride_q_dim,
@@ -137,6 +104,11 @@ def paged_extend_kernel(
     stride_table_seq, stride_table_column,
     stride_starts_seq, stride_lens_seq, stride_slopes_head, stride_sinks_head,
     stride_k_scale_head, stride_v_scale_head,
+    # Shapes
+    GROUP: tl.constexpr,  # query heads per KV head
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_V: tl.constexpr,
     # Tiles, each a power of two
     TILE_Q: tl.constexpr,
     TILE_KV: tl.constexpr,
@@ -144,37 +116,42 @@ def paged_extend_kernel(
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
     # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
-    first_row = tl.program_id(0).to(tl.int64) * TILE_Q
-    head = tl.program_id(1).to(tl.int64)
+    first_row = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * TILE_Q  # the longest rows begin first
+    kv_head = tl.program_id(1).to(tl.int64)
     seq = tl.program_id(2).to(tl.int64)
     query_start = tl.load(query_starts_ptr + seq * stride_starts_seq).to(tl.int64)
     query_len = tl.load(query_starts_ptr + (seq + 1) * stride_starts_seq).to(tl.int64) - query_start
     # The grid is as long as the longest sequence, or longer.
-    if first_row >= query_len:
+    if first_row >= query_len * GROUP:
         return
-    kv_head = head // group
+    # A row is a new token and one of the query heads that share this KV head.
     row = first_row + tl.arange(0, TILE_Q)  # [TILE_Q]
-    token = query_start + row  # [TILE_Q]
-    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
-    dim_v = tl.arange(0, TILE_DV).to(tl.int64)  # [TILE_DV]
-    in_seq = row < query_len  # [TILE_Q]
+    new = row // GROUP  # [TILE_Q]
+    token = query_start + new  # [TILE_Q]
+    head = kv_head * GROUP + row % GROUP  # [TILE_Q]
+    dim = tl.arange(0, TILE_D)  # [TILE_D]
+    dim_v = tl.arange(0, TILE_DV)  # [TILE_DV]
+    in_seq = new < query_len  # [TILE_Q]
 
     # [TILE_Q, TILE_D]
-    q_offset = token[:, None] * stride_q_token + head * stride_q_head + dim[None, :] * stride_q_dim
-    q = tl.load(q_ptr + q_offset, mask=in_seq[:, None] & (dim < head_dim)[None, :], other=0.0).to(tl.float32)
+    q_offset = token[:, None] * stride_q_token + head[:, None] * stride_q_head + dim[None, :] * stride_q_dim
+    q = tl.load(q_ptr + q_offset, mask=in_seq[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
 
-    # The queries are the last of the kv_len tokens. Keys are read from the first that the first row of the tile sees
-    # to the last that its last row sees: there is nothing for the others of the tile beyond.
+    # The queries are the last of the kv_len tokens. Some row of the tile sees the keys from first_key to end_key, and
+    # all of them see those from first_common to end_common.
     kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int64)
     cached_len = kv_len - query_len
-    position = cached_len + row  # [TILE_Q]
-    last_row = tl.minimum(first_row + TILE_Q, query_len) - 1
-    first_key = tl.zeros_like(kv_len)
-    end_key = kv_len
+    position = cached_len + new  # [TILE_Q]
+    first_position = cached_len + first_row // GROUP
+    last_position = cached_len + tl.minimum((first_row + TILE_Q - 1) // GROUP, query_len - 1)
+    first_key, first_common = tl.zeros_like(kv_len), tl.zeros_like(kv_len)
+    end_key, end_common = kv_len, kv_len
     if window_left is not None:
-        first_key = tl.maximum(cached_len + first_row - window_left, 0)
+        first_key = tl.maximum(first_position - window_left, 0)
+        first_common = tl.maximum(last_position - window_left, 0)
     if window_right is not None:
-        end_key = tl.minimum(cached_len + last_row + window_right + 1, kv_len)
+        end_key = tl.minimum(last_position + window_right + 1, kv_len)
+        end_common = tl.minimum(first_position + window_right + 1, kv_len)
 
     # Keys before end_paged are in the cache, the others, if any, in rows of their own.
     end_paged = end_key
@@ -188,69 +165,99 @@ def paged_extend_kernel(
 
     slope = None
     if alibi_slopes_ptr is not None:
-        slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)
+        slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)  # [TILE_Q]
 
-    # A sink is a logit without a value: it is there before the first key, with weight exp(sink - m) = 1.
+    # A sink is a logit without a value: it is there before the first key, with weight exp2(sink - m) = 1.
     m = tl.full([TILE_Q], -float("inf"), tl.float32)
     l = tl.zeros([TILE_Q], tl.float32)
     if sinks_ptr is not None:
-        m = tl.zeros([TILE_Q], tl.float32) + tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32)
+        m = tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32) * LOG2E
         l = tl.full([TILE_Q], 1.0, tl.float32)
     acc = tl.zeros([TILE_Q, TILE_DV], tl.float32)
 
+    # Tiles are taken in order of their positions, which are multiples of TILE_KV: a row's sum depends on no other row.
     table_ptr = block_tables_ptr + seq * stride_table_seq
-    for start in range(first_key, end_paged, TILE_KV):
-        # [TILE_KV, TILE_D]
-        k = load_paged_tile(
-            k_cache_ptr + kv_head * stride_k_head, table_ptr, start, end_paged, block_size, head_dim,
-            stride_k_block, stride_k_slot, stride_k_dim, stride_table_column, TILE_KV, TILE_D,
-        ).to(tl.float32)  # fmt: skip
+    k_head_ptr = k_cache_ptr + kv_head * stride_k_head
+    v_head_ptr = v_cache_ptr + kv_head * stride_v_head
+    first_tile, end_tile = first_key // TILE_KV, tl.cdiv(end_paged, TILE_KV)
+    first_whole = tl.minimum(tl.cdiv(first_common, TILE_KV), end_tile)
+    end_whole = tl.maximum(tl.minimum(end_common, end_paged) // TILE_KV, first_whole)
+    if window_left is not None:
+        for tile in tl.range(first_tile, first_whole, num_stages=1):
+            key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+            there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
+            block = tile_blocks(table_ptr, key, there, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
+            k = load_tile(
+                k_head_ptr, block, key, there, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
+            )  # [TILE_KV, TILE_D]
+            v = load_tile(
+                v_head_ptr, block, key, there, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V,
+                TILE_DV,
+            )  # [TILE_KV, TILE_DV]  # fmt: skip
+            m, l, acc = add_tile(
+                q, k.to(q.dtype), v.to(q.dtype), position, key, there, window_left, window_right,
+                paged_scale, softcap, slope, m, l, acc,
+            )  # fmt: skip
 
-        # [TILE_KV, TILE_DV]; 0 beyond end_paged like K, because a weight of 0 times a stale NaN is NaN
-        v = load_paged_tile(
-            v_cache_ptr + kv_head * stride_v_head, table_ptr, start, end_paged, block_size, head_dim_v,
-            stride_v_block, stride_v_slot, stride_v_dim, stride_table_column, TILE_KV, TILE_DV,
-        ).to(tl.float32)  # fmt: skip
+    for tile in range(first_whole, end_whole):
+        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+        block = tile_blocks(table_ptr, key, None, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
+        k = load_tile(
+            k_head_ptr, block, key, None, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
+        )  # [TILE_KV, TILE_D]
+        v = load_tile(
+            v_head_ptr, block, key, None, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V, TILE_DV
+        )  # [TILE_KV, TILE_DV]
+        distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
+        scores = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
+        m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
 
-        key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
-        m, l, acc = attend_tile(
-            q, k, v, position, key, end_paged, window_left, window_right, paged_scale, softcap, slope, m, l, acc
-        )
+    for tile in tl.range(end_whole, end_tile, num_stages=1):
+        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+        there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
+        block = tile_blocks(table_ptr, key, there, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
+        k = load_tile(
+            k_head_ptr, block, key, there, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
+        )  # [TILE_KV, TILE_D]
+        v = load_tile(
+            v_head_ptr, block, key, there, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V, TILE_DV
+        )  # [TILE_KV, TILE_DV]
+        m, l, acc = add_tile(
+            q, k.to(q.dtype), v.to(q.dtype), position, key, there, window_left, window_right,
+            paged_scale, softcap, slope, m, l, acc,
+        )  # fmt: skip
 
     # What was summed so far is V / v_scale; the new tokens are not scaled.
     if v_scale_ptr is not None:
         acc *= tl.load(v_scale_ptr + kv_head * stride_v_scale_head)
 
     if k_new_ptr is not None:
-        to_row = query_start - cached_len  # the first new token is the key at cached_len, and lies in row query_start
-        for start in range(tl.maximum(first_key, cached_len), end_key, TILE_KV):
-            # [TILE_KV, TILE_D]
-            k = load_dense_tile(
-                k_new_ptr + kv_head * stride_k_new_head, start + to_row, end_key + to_row, head_dim,
-                stride_k_new_token, stride_k_new_dim, TILE_KV, TILE_D,
-            ).to(tl.float32)  # fmt: skip
-
-            # [TILE_KV, TILE_DV]
-            v = load_dense_tile(
-                v_new_ptr + kv_head * stride_v_new_head, start + to_row, end_key + to_row, head_dim_v,
-                stride_v_new_token, stride_v_new_dim, TILE_KV, TILE_DV,
-            ).to(tl.float32)  # fmt: skip
-
+        # The first new token is the key at cached_len, and lies in row query_start.
+        for start in tl.range(tl.maximum(first_key, cached_len), end_key, TILE_KV, num_stages=1):
             key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
-            m, l, acc = attend_tile(
-                q, k, v, position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc
+            there = key < end_key  # [TILE_KV]
+            new_row = query_start + key - cached_len  # [TILE_KV]
+            k = load_dense_tile(
+                k_new_ptr + kv_head * stride_k_new_head, new_row, there, stride_k_new_token, stride_k_new_dim,
+                HEAD_DIM, TILE_D,
+            )  # [TILE_KV, TILE_D]  # fmt: skip
+            v = load_dense_tile(
+                v_new_ptr + kv_head * stride_v_new_head, new_row, there, stride_v_new_token, stride_v_new_dim,
+                HEAD_DIM_V, TILE_DV,
+            )  # [TILE_KV, TILE_DV]  # fmt: skip
+            m, l, acc = add_tile(
+                q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc
             )
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
-    l = tl.where(l == 0.0, 1.0, l)
-    out = acc / l[:, None]  # [TILE_Q, TILE_DV]
-
+    out = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # [TILE_Q, TILE_DV]
     # [TILE_Q, TILE_DV]
-    out_offset = token[:, None] * stride_out_token + head * stride_out_head + dim_v[None, :] * stride_out_dim
-    in_out = in_seq[:, None] & (dim_v < head_dim_v)[None, :]
+    out_offset = token[:, None] * stride_out_token + head[:, None] * stride_out_head + dim_v[None, :] * stride_out_dim
+    in_out = in_seq[:, None] & (dim_v < HEAD_DIM_V)[None, :]
     tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_out)
     if lse_ptr is not None:
-        tl.store(lse_ptr + token * tl.num_programs(1) + head, m + tl.log(l), mask=in_seq)
+        heads = tl.num_programs(1) * GROUP
+        tl.store(lse_ptr + token * heads + head, (m + tl.log2(l)) / LOG2E, mask=in_seq)
 
 
 # --- the wrapper -------------------------------------------------------------------------------------------------
@@ -277,7 +284,7 @@ def paged_extend(
     out=None,
     return_lse=False,
     max_query_len=None,
-    tile_q=16,
+    tile_q=None,
     tile_kv=None,
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
@@ -297,9 +304,7 @@ def paged_extend(
     check_devices(q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens)
     check_devices(q, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
-    tile_d, tile_dv = padded(q.shape[2]), padded(v_cache.shape[3])
-    tile_kv = keys_per_tile(tile_d, q.element_size()) if tile_kv is None else tile_kv
-    check_tiles(tile_q, tile_kv)
+    tiles = tiles_for(q.shape[2], v_cache.shape[3], q.element_size(), tile_q, tile_kv)
 
     tokens, num_q_heads, head_dim = q.shape
     _, block_size, num_kv_heads, head_dim_v = v_cache.shape
@@ -307,7 +312,8 @@ def paged_extend(
     max_query_len = longest(query_starts) if max_query_len is None else max_query_len
     out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
-    paged_extend_kernel[(triton.cdiv(max_query_len, tile_q), num_q_heads, num_seqs)](
+    group = num_q_heads // num_kv_heads
+    paged_extend_kernel[(triton.cdiv(max_query_len * group, tiles["TILE_Q"]), num_kv_heads, num_seqs)](
         out_ptr=out,
         lse_ptr=lse,
         q_ptr=q,
@@ -326,10 +332,6 @@ def paged_extend(
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
         window_right=keys_ahead(causal, window[1]),
-        block_size=block_size,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        group=num_q_heads // num_kv_heads,
         **strides("out", out, "token head dim"),
         **strides("q", q, "token head dim"),
         **strides("k", k_cache, "block slot head dim"),
@@ -343,10 +345,11 @@ def paged_extend(
         **strides("sinks", sinks, "head"),
         **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
         **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
-        TILE_Q=tile_q,
-        TILE_KV=tile_kv,
-        TILE_D=tile_d,
-        TILE_DV=tile_dv,
+        GROUP=group,
+        BLOCK_SIZE=block_size,
+        HEAD_DIM=head_dim,
+        HEAD_DIM_V=head_dim_v,
+        **tiles,
     )
     return (out, lse) if return_lse else out
 
@@ -367,12 +370,16 @@ def padded(head_dim):
     return max(triton.next_power_of_2(head_dim), SMALLEST_TILE)
 
 
-def keys_per_tile(tile_d, bytes_each):
-    """32, or 16 where a key takes a KiB or more: K and V of 256 float32 must fit the 64 KiB of an MI300X.
-
-    Wider heads in float32, and those of MLA, fit NVIDIA's GPUs from sm_80 on.
-    """
-    return 32 if tile_d * bytes_each < 1024 else 16
+def tiles_for(head_dim, head_dim_v, bytes_each, tile_q=None, tile_kv=None):
+    """Tiles, and how many of K and V are on their way at once: what fits the shared memory of a Hopper."""
+    tile_d, tile_dv = padded(head_dim), padded(head_dim_v)
+    bytes_per_key = (tile_d + tile_dv) * bytes_each
+    most_rows = 64 if tile_d * bytes_each <= 256 else 32 if tile_d * bytes_each <= 512 else SMALLEST_TILE
+    most_keys = 64 if bytes_per_key <= 512 else 32 if bytes_per_key <= 1024 else SMALLEST_TILE
+    tile_q, tile_kv = tile_q or most_rows, tile_kv or most_keys
+    check_tiles(tile_q, tile_kv)
+    num_stages = min(max(SHARED_BYTES // (tile_kv * bytes_per_key), 1), 3)
+    return {"TILE_Q": tile_q, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv, "num_stages": num_stages}
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------

@@ -71,10 +71,22 @@ def tile_scores(q, k, distance, scale, softcap, slope):
 
 @triton.jit
 def softmax_step(scores, v, m, l, acc):
-    """Add a tile to each row's running maximum `m`, sum `l` and weighted values `acc`; a row sees one key of it."""
+    """Add a tile to each row's running maximum `m`, sum `l` and weighted values `acc`; each row sees a key of it."""
     m_new = tl.maximum(m, tl.max(scores, axis=1))  # [rows]
     rescale = tl.exp2(m - m_new)
     p = tl.exp2(scores - m_new[:, None])  # [rows, TILE_KV]
+    l = l * rescale + tl.sum(p, axis=1)
+    acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # [rows, TILE_DV]
+    return m_new, l, acc
+
+
+@triton.jit
+def softmax_step_of_some(scores, v, m, l, acc):
+    """The same where a row may have seen no key yet, its maximum -inf: a shift of 0 keeps it from -inf minus -inf."""
+    m_new = tl.maximum(m, tl.max(scores, axis=1))  # [rows]
+    shift = tl.where(m_new == -float("inf"), 0.0, m_new)  # [rows]
+    rescale = tl.exp2(m - shift)
+    p = tl.exp2(scores - shift[:, None])  # [rows, TILE_KV]
     l = l * rescale + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # [rows, TILE_DV]
     return m_new, l, acc
