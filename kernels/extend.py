@@ -21,12 +21,23 @@ from decode import (
     strides,
     window_start,
 )
-from tile import LOG2E, load_tile, softmax_step, softmax_step_of_some, tile_blocks, tile_scores
+from tile import (
+    LOG2E,
+    SHARED_BYTES,
+    cut_tile_blocks,
+    load_tile,
+    padded,
+    softmax_step,
+    softmax_step_of_some,
+    tile_of,
+    tile_scores,
+    whole_tile_blocks,
+)
 
-#: `tl.dot` takes no dimension below this.
-SMALLEST_TILE = 16
-#: Shared memory that tiles on their way may take.
-SHARED_BYTES = 160 * 1024
+#: Bytes that a tile of queries may have for each warp, and a tile of keys and values.
+Q_BYTES, KV_BYTES = 4 * 1024, 32 * 1024
+#: Arguments of `paged_extend` that are worth timing; the first are its own choice.
+CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32})
 
 # --- the kernel --------------------------------------------------------------------------------------------------
 
@@ -34,7 +45,7 @@ SHARED_BYTES = 160 * 1024
 @triton.jit
 def add_tile(q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc):
     """Add the keys of one tile that are `there`, each to the rows that see it."""
-    distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
+    distance = position.to(tl.int32)[:, None] - key.to(tl.int32)[None, :]  # [TILE_Q, TILE_KV]
     visible = there[None, :]
     if window_left is not None:
         visible = visible & (distance <= window_left)
@@ -186,42 +197,50 @@ def paged_extend_kernel(
         for tile in tl.range(first_tile, first_whole, num_stages=1):
             key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
             there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
-            block = tile_blocks(table_ptr, key, there, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
+            block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
             k = load_tile(
-                k_head_ptr, block, key, there, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
-            )  # [TILE_KV, TILE_D]
+                k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
+                BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+            )  # [TILE_KV, TILE_D]  # fmt: skip
             v = load_tile(
-                v_head_ptr, block, key, there, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V,
-                TILE_DV,
+                v_head_ptr, block, tile, there, stride_v_block, stride_v_slot, stride_v_dim,
+                BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
             )  # [TILE_KV, TILE_DV]  # fmt: skip
             m, l, acc = add_tile(
                 q, k.to(q.dtype), v.to(q.dtype), position, key, there, window_left, window_right,
                 paged_scale, softcap, slope, m, l, acc,
             )  # fmt: skip
 
+    # The next tile's blocks are looked up one tile ahead: K and V on their way never wait for the table.
+    block = whole_tile_blocks(table_ptr, first_whole, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
     for tile in range(first_whole, end_whole):
-        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
-        block = tile_blocks(table_ptr, key, None, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
+        next_block = whole_tile_blocks(table_ptr, tile + 1, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
         k = load_tile(
-            k_head_ptr, block, key, None, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
-        )  # [TILE_KV, TILE_D]
+            k_head_ptr, block, tile, None, stride_k_block, stride_k_slot, stride_k_dim,
+            BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+        )  # [TILE_KV, TILE_D]  # fmt: skip
         v = load_tile(
-            v_head_ptr, block, key, None, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V, TILE_DV
-        )  # [TILE_KV, TILE_DV]
-        distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
+            v_head_ptr, block, tile, None, stride_v_block, stride_v_slot, stride_v_dim,
+            BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+        )  # [TILE_KV, TILE_DV]  # fmt: skip
+        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+        distance = position.to(tl.int32)[:, None] - key.to(tl.int32)[None, :]  # [TILE_Q, TILE_KV]
         scores = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
         m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
+        block = next_block
 
     for tile in tl.range(end_whole, end_tile, num_stages=1):
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
         there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
-        block = tile_blocks(table_ptr, key, there, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
+        block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
         k = load_tile(
-            k_head_ptr, block, key, there, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
-        )  # [TILE_KV, TILE_D]
+            k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
+            BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+        )  # [TILE_KV, TILE_D]  # fmt: skip
         v = load_tile(
-            v_head_ptr, block, key, there, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V, TILE_DV
-        )  # [TILE_KV, TILE_DV]
+            v_head_ptr, block, tile, there, stride_v_block, stride_v_slot, stride_v_dim,
+            BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+        )  # [TILE_KV, TILE_DV]  # fmt: skip
         m, l, acc = add_tile(
             q, k.to(q.dtype), v.to(q.dtype), position, key, there, window_left, window_right,
             paged_scale, softcap, slope, m, l, acc,
@@ -286,6 +305,8 @@ def paged_extend(
     max_query_len=None,
     tile_q=None,
     tile_kv=None,
+    num_warps=None,
+    num_stages=None,
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
 
@@ -293,6 +314,7 @@ def paged_extend(
     num_kv_heads, dim], packed as q is, in q's type and not scaled; then cache and block_tables hold only the tokens
     before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
     than needed, query_starts are read: a GPU has to be waited for.
+    A tile has tile_q rows (a new token and a query head each) and tile_kv keys, or as many as there is room for.
     v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
     k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
     """
@@ -304,53 +326,30 @@ def paged_extend(
     check_devices(q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens)
     check_devices(q, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
-    tiles = tiles_for(q.shape[2], v_cache.shape[3], q.element_size(), tile_q, tile_kv)
-
     tokens, num_q_heads, head_dim = q.shape
-    _, block_size, num_kv_heads, head_dim_v = v_cache.shape
-    num_seqs = len(kv_lens)
+    num_kv_heads, head_dim_v = v_cache.shape[2:]
     max_query_len = longest(query_starts) if max_query_len is None else max_query_len
+    launch = launch_for(q, k_cache, v_cache, tile_q, tile_kv, num_warps, num_stages)
     out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
-    group = num_q_heads // num_kv_heads
-    paged_extend_kernel[(triton.cdiv(max_query_len * group, tiles["TILE_Q"]), num_kv_heads, num_seqs)](
-        out_ptr=out,
-        lse_ptr=lse,
-        q_ptr=q,
-        k_cache_ptr=k_cache,
-        v_cache_ptr=v_cache,
-        k_new_ptr=k_new,
-        v_new_ptr=v_new,
-        block_tables_ptr=block_tables,
-        query_starts_ptr=query_starts,
-        kv_lens_ptr=kv_lens,
-        alibi_slopes_ptr=alibi_slopes,
-        sinks_ptr=sinks,
-        k_scale_ptr=k_scale,
-        v_scale_ptr=v_scale,
+    row_tiles = triton.cdiv(max_query_len * launch["GROUP"], launch["TILE_Q"])
+    paged_extend_kernel[(row_tiles, num_kv_heads, len(kv_lens))](
+        out, lse,
+        q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens, alibi_slopes, sinks, k_scale, v_scale,
         scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
         window_right=keys_ahead(causal, window[1]),
-        **strides("out", out, "token head dim"),
-        **strides("q", q, "token head dim"),
-        **strides("k", k_cache, "block slot head dim"),
-        **strides("v", v_cache, "block slot head dim"),
-        **strides("k_new", k_new, "token head dim"),
-        **strides("v_new", v_new, "token head dim"),
+        **strides("out", out, "token head dim"), **strides("q", q, "token head dim"),
+        **strides("k", k_cache, "block slot head dim"), **strides("v", v_cache, "block slot head dim"),
+        **strides("k_new", k_new, "token head dim"), **strides("v_new", v_new, "token head dim"),
         **strides("table", block_tables, "seq column"),
-        **strides("starts", query_starts, "seq"),
-        **strides("lens", kv_lens, "seq"),
-        **strides("slopes", alibi_slopes, "head"),
-        **strides("sinks", sinks, "head"),
+        **strides("starts", query_starts, "seq"), **strides("lens", kv_lens, "seq"),
+        **strides("slopes", alibi_slopes, "head"), **strides("sinks", sinks, "head"),
         **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
         **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
-        GROUP=group,
-        BLOCK_SIZE=block_size,
-        HEAD_DIM=head_dim,
-        HEAD_DIM_V=head_dim_v,
-        **tiles,
-    )
+        **launch,
+    )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
@@ -366,20 +365,21 @@ def keys_ahead(causal, right):
     return right if right >= 0 else None
 
 
-def padded(head_dim):
-    return max(triton.next_power_of_2(head_dim), SMALLEST_TILE)
-
-
-def tiles_for(head_dim, head_dim_v, bytes_each, tile_q=None, tile_kv=None):
-    """Tiles, and how many of K and V are on their way at once: what fits the shared memory of a Hopper."""
-    tile_d, tile_dv = padded(head_dim), padded(head_dim_v)
-    bytes_per_key = (tile_d + tile_dv) * bytes_each
-    most_rows = 64 if tile_d * bytes_each <= 256 else 32 if tile_d * bytes_each <= 512 else SMALLEST_TILE
-    most_keys = 64 if bytes_per_key <= 512 else 32 if bytes_per_key <= 1024 else SMALLEST_TILE
-    tile_q, tile_kv = tile_q or most_rows, tile_kv or most_keys
-    check_tiles(tile_q, tile_kv)
-    num_stages = min(max(SHARED_BYTES // (tile_kv * bytes_per_key), 1), 3)
-    return {"TILE_Q": tile_q, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv, "num_stages": num_stages}
+def launch_for(q, k_cache, v_cache, tile_q=None, tile_kv=None, num_warps=None, num_stages=None):
+    """Shapes, tiles and how many of them are on their way at once: what fits the shared memory of a Hopper."""
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    tile_d, tile_dv = padded(head_dim), padded(v_cache.shape[3])
+    bytes_per_key = (tile_d + tile_dv) * q.element_size()
+    num_warps = num_warps or 4
+    tile_q = tile_of("tile_q", tile_q or 64, num_warps * Q_BYTES // (tile_d * q.element_size()))
+    tile_kv = tile_of("tile_kv", tile_kv or 64, KV_BYTES // bytes_per_key)
+    fitting = SHARED_BYTES // (tile_kv * bytes_per_key) + 1  # all but one of the stages hold a tile
+    return {
+        "GROUP": q.shape[1] // num_kv_heads, "BLOCK_SIZE": block_size,
+        "HEAD_DIM": head_dim, "HEAD_DIM_V": v_cache.shape[3],
+        "TILE_Q": tile_q, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv,
+        "num_warps": num_warps, "num_stages": min(num_stages or 3, fitting),
+    }  # fmt: skip
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------
@@ -417,12 +417,6 @@ def check_new(q, v_cache, k_new, v_new):
         check_shape("v_new", v_new, (tokens, num_kv_heads, v_cache.shape[3]), "to have q's tokens and v_cache's heads")
         check_dtype("k_new", k_new, (q.dtype,))
         check_dtype("v_new", v_new, (q.dtype,))
-
-
-def check_tiles(tile_q, tile_kv):
-    for name, tile in (("tile_q", tile_q), ("tile_kv", tile_kv)):
-        if tile < SMALLEST_TILE or tile & (tile - 1):
-            raise ValueError(f"{name} is {tile}, but expected a power of two from {SMALLEST_TILE}")
 
 
 # --- what only the values tell -----------------------------------------------------------------------------------

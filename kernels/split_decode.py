@@ -18,14 +18,24 @@ from decode import (
     strides,
     validate,  # noqa: F401 (a split decode is called with the same tensors)
 )
-from tile import LOG2E, load_tile, softmax_step, tile_blocks, tile_scores
+from tile import (
+    LOG2E,
+    SHARED_BYTES,
+    cut_tile_blocks,
+    load_tile,
+    padded,
+    softmax_step,
+    tile_of,
+    tile_scores,
+    whole_tile_blocks,
+)
 
-#: `tl.dot` takes no dimension below this: a tile has so many rows even where fewer query heads share a KV head.
-SMALLEST_TILE = 16
-#: Shared memory that tiles on their way may take.
-SHARED_BYTES = 160 * 1024
+#: Outputs that a program may sum at once.
+SUMS = 64 * 128
 #: Programs for each multiprocessor that splitting aims at, and the fewest tiles that are worth a program.
 PROGRAMS_EACH, FEWEST_TILES = 2, 2
+#: Arguments of `paged_split_decode` that are worth timing; the first are its own choice.
+CONFIGS = ({}, {"tile_kv": 128, "num_warps": 8}, {"tile_kv": 16, "num_stages": 5})
 
 # --- the kernel --------------------------------------------------------------------------------------------------
 
@@ -47,12 +57,11 @@ def tiles_of_split(first_key, kv_len, split, num_splits, tiles_per_split, TILE_K
 
 @triton.jit
 def merge_splits(
-    outs_ptr,          # [rows, num_splits, TILE_DV]: where each row's outputs begin, by dim
-    lses_ptr,          # [rows, num_splits]: where each row's lses begin
-    live,              # [rows, TILE_DV] what of the outputs is there
-    in_group,          # [rows]
+    outs_ptr,          # [ROWS, TILE_DV]: the outputs of the first split
+    lses_ptr,          # [ROWS]: its lses
+    in_group,          # [ROWS]
     num_splits,
-    stride_outs_split,
+    HEAD_DIM_V: tl.constexpr,
     ROWS: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
@@ -60,10 +69,11 @@ def merge_splits(
     m = tl.full([ROWS], -float("inf"), tl.float32)
     l = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, TILE_DV], tl.float32)
+    in_head = (tl.arange(0, TILE_DV) < HEAD_DIM_V)[None, :]  # [1, TILE_DV]
     for split in range(num_splits):
-        lse = tl.load(lses_ptr + split, mask=in_group, other=-float("inf"))  # [rows]
-        seen = lse > -float("inf")  # [rows]
-        out = tl.load(outs_ptr + split * stride_outs_split, mask=live & seen[:, None], other=0.0)  # [rows, TILE_DV]
+        lse = tl.load(lses_ptr + split, mask=in_group, other=-float("inf"))  # [ROWS]
+        seen = lse > -float("inf")  # [ROWS]
+        out = tl.load(outs_ptr + split * HEAD_DIM_V, mask=seen[:, None] & in_head, other=0.0)  # [ROWS, TILE_DV]
         m_new = tl.maximum(m, lse)
         # Before anything was seen, and for a split that saw nothing, there is no difference to take.
         rescale = tl.where(m > -float("inf"), tl.exp2(m - m_new), 0.0)
@@ -76,9 +86,8 @@ def merge_splits(
 
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
 UNSPECIALISED = (
-    "window_left", "num_splits", "tiles_per_split",
-    "stride_out_seq", "stride_out_head", "stride_lse_seq", "stride_outs_seq", "stride_outs_head",
-    "stride_lses_seq", "stride_lses_head", "stride_q_seq", "stride_q_head",
+    "window_left", "num_q_heads", "num_splits", "tiles_per_split",
+    "stride_out_seq", "stride_out_head", "stride_q_seq", "stride_q_head",
     "stride_table_seq", "stride_table_column", "stride_lens_seq", "stride_slopes_head", "stride_sinks_head",
     "stride_k_scale_head", "stride_v_scale_head",
 )  # fmt: skip
@@ -88,11 +97,11 @@ UNSPECIALISED = (
 def paged_split_decode_kernel(
     # Outputs
     out_ptr,           # [num_seqs, num_q_heads, head_dim_v]
-    lse_ptr,           # [num_seqs, num_q_heads] float32; None: not wanted
-    # Workspace; None with one split
+    lse_ptr,           # [num_seqs, num_q_heads] float32, contiguous; None: not wanted
+    # Workspace, contiguous; None with one split
     outs_ptr,          # [num_seqs, num_q_heads, num_splits, head_dim_v] float32
     lses_ptr,          # [num_seqs, num_q_heads, num_splits] float32, in base 2
-    arrived_ptr,       # [num_seqs, num_kv_heads] int32, 0 before and after a launch
+    arrived_ptr,       # [num_seqs, num_q_heads] int32, 0 before and after a launch
     # Inputs
     q_ptr,             # [num_seqs, num_q_heads, head_dim]
     k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
@@ -107,13 +116,11 @@ def paged_split_decode_kernel(
     scale,
     softcap,           # None: no softcap
     window_left,       # None: unlimited
+    num_q_heads,
     num_splits,
     tiles_per_split,   # None: an equal share
     # Strides, in elements
     stride_out_seq, stride_out_head, stride_out_dim,
-    stride_lse_seq, stride_lse_head,
-    stride_outs_seq, stride_outs_head, stride_outs_split,
-    stride_lses_seq, stride_lses_head,
     stride_q_seq, stride_q_head, stride_q_dim,
     stride_k_block, stride_k_slot, stride_k_head, stride_k_dim,
     stride_v_block, stride_v_slot, stride_v_head, stride_v_dim,
@@ -132,10 +139,13 @@ def paged_split_decode_kernel(
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
     # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
-    kv_head = tl.program_id(0).to(tl.int64)
+    head_tile = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
-    row = tl.arange(0, ROWS)  # [ROWS]: the query heads of this KV head
+    # The query heads of a KV head share its keys, those of one tile at least.
+    tiles_per_group: tl.constexpr = (GROUP + ROWS - 1) // ROWS
+    kv_head = head_tile // tiles_per_group
+    row = head_tile % tiles_per_group * ROWS + tl.arange(0, ROWS)  # [ROWS]
     head = kv_head * GROUP + row  # [ROWS]
     in_group = row < GROUP  # [ROWS]
     dim = tl.arange(0, TILE_D)  # [TILE_D]
@@ -178,18 +188,22 @@ def paged_split_decode_kernel(
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
 
+    # The next tile's blocks are looked up one tile ahead: K and V on their way never wait for the table.
+    block = whole_tile_blocks(table_ptr, first_whole, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
     for tile in range(first_whole, end_whole):
-        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
-        block = tile_blocks(table_ptr, key, None, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
-        # [TILE_KV, TILE_D] and [TILE_KV, TILE_DV]
+        next_block = whole_tile_blocks(table_ptr, tile + 1, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
         k = load_tile(
-            k_head_ptr, block, key, None, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
-        )  # fmt: skip
+            k_head_ptr, block, tile, None, stride_k_block, stride_k_slot, stride_k_dim,
+            BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+        )  # [TILE_KV, TILE_D]  # fmt: skip
         v = load_tile(
-            v_head_ptr, block, key, None, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V, TILE_DV
-        )  # fmt: skip
-        scores = tile_scores(q, k.to(q.dtype), kv_len - 1 - key, scale, softcap, slope)  # [ROWS, TILE_KV]
+            v_head_ptr, block, tile, None, stride_v_block, stride_v_slot, stride_v_dim,
+            BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+        )  # [TILE_KV, TILE_DV]  # fmt: skip
+        distance = kv_len - 1 - tile * TILE_KV - tl.arange(0, TILE_KV)  # [TILE_KV]
+        scores = tile_scores(q, k.to(q.dtype), distance, scale, softcap, slope)  # [ROWS, TILE_KV]
         m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
+        block = next_block
 
     # A window cuts the tile before the whole ones, the end of the sequence the one after them.
     cut_before = first_whole - begin
@@ -197,14 +211,15 @@ def paged_split_decode_kernel(
         tile = tl.where(i < cut_before, begin + i, end_whole + i - cut_before)
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
         there = (key >= first_key) & (key < kv_len)  # [TILE_KV]
-        block = tile_blocks(table_ptr, key, there, stride_table_column, BLOCK_SIZE, TILE_KV)  # [TILE_KV]
-        # [TILE_KV, TILE_D] and [TILE_KV, TILE_DV]
+        block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
         k = load_tile(
-            k_head_ptr, block, key, there, stride_k_block, stride_k_slot, stride_k_dim, BLOCK_SIZE, HEAD_DIM, TILE_D
-        )  # fmt: skip
+            k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
+            BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+        )  # [TILE_KV, TILE_D]  # fmt: skip
         v = load_tile(
-            v_head_ptr, block, key, there, stride_v_block, stride_v_slot, stride_v_dim, BLOCK_SIZE, HEAD_DIM_V, TILE_DV
-        )  # fmt: skip
+            v_head_ptr, block, tile, there, stride_v_block, stride_v_slot, stride_v_dim,
+            BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+        )  # [TILE_KV, TILE_DV]  # fmt: skip
         scores = tile_scores(q, k.to(q.dtype), kv_len - 1 - key, scale, softcap, slope)  # [ROWS, TILE_KV]
         scores = tl.where(there[None, :], scores, -float("inf"))
         m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
@@ -212,20 +227,19 @@ def paged_split_decode_kernel(
     live = in_group[:, None] & (dim_v < HEAD_DIM_V)[None, :]  # [ROWS, TILE_DV]
     if outs_ptr is not None:
         # A split that saw nothing has l = 0: its lse is -inf, and nobody reads its output, which is left as it was.
-        row_outs_ptr = outs_ptr + seq * stride_outs_seq + head[:, None] * stride_outs_head + dim_v[None, :]
-        row_lses_ptr = lses_ptr + seq * stride_lses_seq + head * stride_lses_head  # [ROWS]
-        tl.store(row_outs_ptr + split * stride_outs_split, acc / l[:, None], mask=live & (l > 0.0)[:, None])
+        first_state = (seq * num_q_heads + head) * num_splits  # [ROWS]
+        row_outs_ptr = outs_ptr + first_state[:, None] * HEAD_DIM_V + dim_v[None, :]  # [ROWS, TILE_DV]
+        row_lses_ptr = lses_ptr + first_state  # [ROWS]
+        tl.store(row_outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=live & (l > 0.0)[:, None])
         tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_group)
 
         # Whoever arrives last sees what the others stored before they did, and merges; always in one order.
         tl.debug_barrier()
-        arrived_ptr += seq * tl.num_programs(0) + kv_head
+        arrived_ptr += seq * num_q_heads + head_tile
         if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") != num_splits - 1:
             return
         tl.store(arrived_ptr, 0)
-        m, l, acc = merge_splits(
-            row_outs_ptr, row_lses_ptr, live, in_group, num_splits, stride_outs_split, ROWS, TILE_DV
-        )
+        m, l, acc = merge_splits(row_outs_ptr, row_lses_ptr, in_group, num_splits, HEAD_DIM_V, ROWS, TILE_DV)
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
     out = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # [ROWS, TILE_DV]
@@ -234,8 +248,7 @@ def paged_split_decode_kernel(
     out_offset = seq * stride_out_seq + head[:, None] * stride_out_head + dim_v[None, :] * stride_out_dim
     tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=live)
     if lse_ptr is not None:
-        lse = (m + tl.log2(l)) / LOG2E  # [ROWS]
-        tl.store(lse_ptr + seq * stride_lse_seq + head * stride_lse_head, lse, mask=in_group)
+        tl.store(lse_ptr + seq * num_q_heads + head, (m + tl.log2(l)) / LOG2E, mask=in_group)
 
 
 # --- the wrapper -------------------------------------------------------------------------------------------------
@@ -246,16 +259,14 @@ class Workspace(NamedTuple):
 
     outs: torch.Tensor  # [num_seqs, num_q_heads, num_splits, head_dim_v] float32
     lses: torch.Tensor  # [num_seqs, num_q_heads, num_splits] float32
-    arrived: torch.Tensor  # [num_seqs, num_kv_heads] int32, zeros
+    arrived: torch.Tensor  # [num_seqs, num_q_heads] int32, zeros
 
 
 def split_workspace(q, v_cache, num_splits):
     """The workspace of calls with this q and v_cache, one after the other on one stream."""
-    num_seqs, num_q_heads, _ = q.shape
-    num_kv_heads, head_dim_v = v_cache.shape[2:]
-    rows = (num_seqs, num_q_heads, num_splits)
-    outs, lses = (q.new_empty(shape, dtype=torch.float32) for shape in ((*rows, head_dim_v), rows))
-    return Workspace(outs, lses, q.new_zeros((num_seqs, num_kv_heads), dtype=torch.int32))
+    rows = tuple(q.shape[:2])
+    outs = q.new_empty((*rows, num_splits, v_cache.shape[3]), dtype=torch.float32)
+    return Workspace(outs, outs.new_empty((*rows, num_splits)), q.new_zeros(rows, dtype=torch.int32))
 
 
 def paged_split_decode(
@@ -275,6 +286,9 @@ def paged_split_decode(
     v_scale=None,
     num_splits=None,
     tiles_per_split=None,
+    tile_kv=None,
+    num_warps=None,
+    num_stages=None,
     workspace=None,
     out=None,
     return_lse=False,
@@ -282,68 +296,65 @@ def paged_split_decode(
     """What `paged_decode` computes, at speed: num_splits programs share a sequence, as many as fill the GPU by default.
 
     With tiles_per_split a split is always the same positions of a sequence, and nothing depends on its neighbours.
+    A tile has tile_kv keys, or as many as there is room for.
     """
     check_shapes(q, k_cache, v_cache, block_tables, kv_lens)
     check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
     check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out)
     check_devices(q, k_cache, v_cache, block_tables, kv_lens, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
-    shapes = shapes_of(q, k_cache, v_cache)
-    tiles = tiles_for(shapes, k_cache.element_size())
-    num_splits = splits_for(q, block_tables, shapes, tiles, num_splits, tiles_per_split)
-    out = q.new_empty((*q.shape[:2], v_cache.shape[3])) if out is None else out
-    lse = q.new_empty(q.shape[:2], dtype=torch.float32) if return_lse else None
-    outs, lses, arrived = used_workspace(q, v_cache, num_splits, workspace)
-    paged_split_decode_kernel[(k_cache.shape[2], num_splits, len(q))](
-        out, lse, outs, lses, arrived,
+    num_seqs, num_q_heads, head_dim = q.shape
+    num_kv_heads = k_cache.shape[2]
+    launch = launch_for(q, k_cache, v_cache, tile_kv, num_warps, num_stages)
+    num_splits = splits_for(q, k_cache, block_tables, launch["TILE_KV"], num_splits, tiles_per_split)
+    workspace = used_workspace(q, v_cache, num_splits, workspace)
+    out = q.new_empty((num_seqs, num_q_heads, v_cache.shape[3])) if out is None else out
+    lse = q.new_empty((num_seqs, num_q_heads), dtype=torch.float32) if return_lse else None
+    head_tiles = num_kv_heads * triton.cdiv(launch["GROUP"], launch["ROWS"])
+    paged_split_decode_kernel[(head_tiles, num_splits, num_seqs)](
+        out, lse, *workspace,
         q, k_cache, v_cache, block_tables, kv_lens, alibi_slopes, sinks, k_scale, v_scale,
-        scale=1.0 / math.sqrt(q.shape[2]) if scale is None else float(scale),
+        scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
-        num_splits=num_splits,
-        tiles_per_split=tiles_per_split,
-        **strides_of(out, lse, outs, lses, q, k_cache, v_cache, block_tables, kv_lens),
-        **strides("slopes", alibi_slopes, "head"),
-        **strides("sinks", sinks, "head"),
-        **strides("k_scale", per_head(k_scale, k_cache.shape[2]), "head"),
-        **strides("v_scale", per_head(v_scale, k_cache.shape[2]), "head"),
-        **shapes,
-        **tiles,
+        num_q_heads=num_q_heads, num_splits=num_splits, tiles_per_split=tiles_per_split,
+        **strides("out", out, "seq head dim"), **strides("q", q, "seq head dim"),
+        **strides("k", k_cache, "block slot head dim"), **strides("v", v_cache, "block slot head dim"),
+        **strides("table", block_tables, "seq column"), **strides("lens", kv_lens, "seq"),
+        **strides("slopes", alibi_slopes, "head"), **strides("sinks", sinks, "head"),
+        **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
+        **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
+        **launch,
     )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
-def shapes_of(q, k_cache, v_cache):
-    """What a kernel is compiled for."""
+def launch_for(q, k_cache, v_cache, tile_kv=None, num_warps=None, num_stages=None):
+    """Shapes, tiles and how many of them are on their way at once: what fits the shared memory of a Hopper."""
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]
-    group = q.shape[1] // num_kv_heads
-    return {"GROUP": group, "BLOCK_SIZE": block_size, "HEAD_DIM": head_dim, "HEAD_DIM_V": v_cache.shape[3]}
+    group, head_dim_v = q.shape[1] // num_kv_heads, v_cache.shape[3]
+    tile_d, tile_dv = padded(head_dim), padded(head_dim_v)
+    bytes_per_key = (tile_d + tile_dv) * k_cache.element_size()
+    tile_kv = tile_of("tile_kv", tile_kv or 64, SHARED_BYTES // 3 // bytes_per_key)
+    fitting = SHARED_BYTES // (tile_kv * bytes_per_key) + 1  # all but one of the stages hold a tile
+    return {
+        "GROUP": group, "BLOCK_SIZE": block_size, "HEAD_DIM": head_dim, "HEAD_DIM_V": head_dim_v,
+        "ROWS": tile_of("rows", padded(group), SUMS // tile_dv), "TILE_KV": tile_kv,
+        "TILE_D": tile_d, "TILE_DV": tile_dv,
+        "num_warps": num_warps or (4 if bytes_per_key < 1024 else 8), "num_stages": min(num_stages or 3, fitting),
+    }  # fmt: skip
 
 
-def tiles_for(shapes, bytes_each):
-    """Tiles, and how many of K and V are on their way at once: what fits the shared memory of a Hopper."""
-    rows, tile_d, tile_dv = (padded(shapes[name]) for name in ("GROUP", "HEAD_DIM", "HEAD_DIM_V"))
-    bytes_per_key = (tile_d + tile_dv) * bytes_each
-    tile_kv = max(min(64, SHARED_BYTES // 3 // bytes_per_key), SMALLEST_TILE)
-    tile_kv = 1 << (tile_kv.bit_length() - 1)
-    num_stages = min(max(SHARED_BYTES // (tile_kv * bytes_per_key), 1), 5)
-    return {"ROWS": rows, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv, "num_stages": num_stages}
-
-
-def padded(size):
-    return max(triton.next_power_of_2(size), SMALLEST_TILE)
-
-
-def splits_for(q, block_tables, shapes, tiles, num_splits, tiles_per_split):
+def splits_for(q, k_cache, block_tables, tile_kv, num_splits, tiles_per_split):
     """How many programs share a sequence; known without a look at the lengths, so that a graph fits all of them."""
-    most_tiles = triton.cdiv(block_tables.shape[1] * shapes["BLOCK_SIZE"], tiles["TILE_KV"])
+    most_tiles = triton.cdiv(block_tables.shape[1] * k_cache.shape[1], tile_kv)
     if tiles_per_split is not None:
         check_count("tiles_per_split", tiles_per_split)
         return max(triton.cdiv(most_tiles, tiles_per_split), 1)
     if num_splits is not None:
         check_count("num_splits", num_splits)
         return num_splits
-    programs = len(q) * q.shape[1] // shapes["GROUP"]
+    programs = len(q) * k_cache.shape[2]
     return max(min(PROGRAMS_EACH * multiprocessors(q) // max(programs, 1), most_tiles // FEWEST_TILES), 1)
 
 
@@ -357,21 +368,22 @@ def used_workspace(q, v_cache, num_splits, given):
         return None, None, None
     if given is None:
         return split_workspace(q, v_cache, num_splits)
-    rows = (*q.shape[:2], num_splits)
-    check_shape("workspace.outs", given.outs, (*rows, v_cache.shape[3]), "to have a partial output per row and split")
-    check_shape("workspace.lses", given.lses, rows, "to have a number per row and split")
-    check_shape("workspace.arrived", given.arrived, (len(q), v_cache.shape[2]), "to have a counter per KV head")
-    check_dtype("workspace.arrived", given.arrived, (torch.int32,))
+    rows = tuple(q.shape[:2])
+    check_scratch("outs", given.outs, (*rows, num_splits, v_cache.shape[3]), torch.float32)
+    check_scratch("lses", given.lses, (*rows, num_splits), torch.float32)
+    check_scratch("arrived", given.arrived, rows, torch.int32)
+    check_devices(q, *given)
     return given
 
 
-def strides_of(out, lse, outs, lses, q, k_cache, v_cache, block_tables, kv_lens):
-    found = strides("out", out, "seq head dim") | strides("lse", lse, "seq head")
-    found |= strides("outs", outs, "seq head split dim") | strides("lses", lses, "seq head split")
-    found |= strides("q", q, "seq head dim") | strides("k", k_cache, "block slot head dim")
-    found |= strides("v", v_cache, "block slot head dim") | strides("table", block_tables, "seq column")
-    found |= strides("lens", kv_lens, "seq")
-    return {name: value for name, value in found.items() if name not in ("stride_outs_dim", "stride_lses_split")}
+# --- what the wrapper refuses ------------------------------------------------------------------------------------
+
+
+def check_scratch(name, tensor, shape, dtype):
+    check_shape(f"workspace.{name}", tensor, shape, "as split_workspace makes it")
+    check_dtype(f"workspace.{name}", tensor, (dtype,))
+    if not tensor.is_contiguous():
+        raise ValueError(f"workspace.{name} has strides {list(tensor.stride())}, but expected it to be contiguous")
 
 
 def check_count(name, count):

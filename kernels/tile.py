@@ -8,26 +8,72 @@ import triton.language as tl
 from decode import tanh
 
 LOG2E = tl.constexpr(1.4426950408889634)
+#: `tl.dot` takes no dimension below this.
+SMALLEST_TILE = 16
+#: Shared memory that tiles of keys and values on their way may take.
+SHARED_BYTES = 160 * 1024
+
+
+def padded(size):
+    return max(triton.next_power_of_2(size), SMALLEST_TILE)
+
+
+def tile_of(name, wanted, most):
+    """The wanted number of rows or keys, or as many as there is room for."""
+    if wanted < SMALLEST_TILE or wanted & (wanted - 1):
+        raise ValueError(f"{name} is {wanted}, but expected a power of two from {SMALLEST_TILE}")
+    return max(min(wanted, 1 << (most.bit_length() - 1)), SMALLEST_TILE)
 
 
 @triton.jit
-def tile_blocks(
-    block_table_ptr,   # [columns]: one row of the table
-    key,               # [TILE_KV] positions, the first of them a multiple of TILE_KV
-    there,             # [TILE_KV] which of them are to be looked up, one at least; None: all
+def tile_columns(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
+    """Where the block table names a tile's blocks: [TILE_KV], or one for all where the tile lies in one block."""
+    if BLOCK_SIZE % TILE_KV == 0:
+        column = tile // (BLOCK_SIZE // TILE_KV)
+    else:
+        column = (tile * TILE_KV + tl.arange(0, TILE_KV)) // BLOCK_SIZE  # [TILE_KV]
+    return column
+
+
+@triton.jit
+def tile_slots(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
+    """Where in its block each token of a tile lies, [TILE_KV]."""
+    if BLOCK_SIZE % TILE_KV == 0:
+        slot = tile % (BLOCK_SIZE // TILE_KV) * TILE_KV + tl.arange(0, TILE_KV)
+    else:
+        slot = (tile * TILE_KV + tl.arange(0, TILE_KV)) % BLOCK_SIZE
+    return slot
+
+
+@triton.jit
+def whole_tile_blocks(
+    table_ptr,         # [columns]: one row of the block table
+    tile,
+    end_tile,          # nothing is looked up for a tile from here on
     stride_column,
     BLOCK_SIZE: tl.constexpr,
     TILE_KV: tl.constexpr,
 ):  # fmt: skip
-    """The block that each token of a tile lies in, [TILE_KV] or one for all."""
+    """The blocks of a tile whose tokens are all there: [TILE_KV], or one for all."""
+    column = tile_columns(tile, BLOCK_SIZE, TILE_KV)
+    return tl.load(table_ptr + column * stride_column, mask=tile < end_tile, other=0).to(tl.int64)
+
+
+@triton.jit
+def cut_tile_blocks(
+    table_ptr,         # [columns]: one row of the block table
+    tile,
+    there,             # [TILE_KV] which of its tokens are there, one at least
+    stride_column,
+    BLOCK_SIZE: tl.constexpr,
+    TILE_KV: tl.constexpr,
+):  # fmt: skip
+    """The blocks of a tile whose tokens are not all there: [TILE_KV], or one for all."""
+    column = tile_columns(tile, BLOCK_SIZE, TILE_KV)
     if BLOCK_SIZE % TILE_KV == 0:
-        # The tile lies in one block: one look at the table, and the tile is a run of slots.
-        column = tl.min(key, axis=0) // BLOCK_SIZE
-        block = tl.load(block_table_ptr + column * stride_column)
-    elif there is None:
-        block = tl.load(block_table_ptr + key // BLOCK_SIZE * stride_column)  # [TILE_KV]
+        block = tl.load(table_ptr + column * stride_column)
     else:
-        block = tl.load(block_table_ptr + key // BLOCK_SIZE * stride_column, mask=there, other=0)  # [TILE_KV]
+        block = tl.load(table_ptr + column * stride_column, mask=there, other=0)  # [TILE_KV]
     return block.to(tl.int64)
 
 
@@ -35,25 +81,26 @@ def tile_blocks(
 def load_tile(
     head_ptr,          # one head of the cache
     block,             # [TILE_KV] or one for all
-    key,               # [TILE_KV]
-    there,             # [TILE_KV] which of them are to be read; None: all
+    tile,
+    there,             # [TILE_KV] which of its tokens are to be read; None: all
     stride_block, stride_slot, stride_dim,
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    TILE_KV: tl.constexpr,
     TILE_D: tl.constexpr,
 ):  # fmt: skip
     """[TILE_KV, TILE_D]; 0 for what is not there, because a weight of 0 times a stale NaN is NaN."""
     dim = tl.arange(0, TILE_D)  # [TILE_D]
-    offset = block * stride_block + key % BLOCK_SIZE * stride_slot  # [TILE_KV]
+    offset = block * stride_block + tile_slots(tile, BLOCK_SIZE, TILE_KV) * stride_slot  # [TILE_KV]
     tile_ptr = head_ptr + offset[:, None] + dim[None, :] * stride_dim  # [TILE_KV, TILE_D]
     in_head = (dim < HEAD_DIM)[None, :]  # [1, TILE_D]
     if there is not None:
-        tile = tl.load(tile_ptr, mask=there[:, None] & in_head, other=0.0)
+        loaded = tl.load(tile_ptr, mask=there[:, None] & in_head, other=0.0)
     elif HEAD_DIM != TILE_D:
-        tile = tl.load(tile_ptr, mask=in_head, other=0.0)
+        loaded = tl.load(tile_ptr, mask=in_head, other=0.0)
     else:
-        tile = tl.load(tile_ptr)
-    return tile
+        loaded = tl.load(tile_ptr)
+    return loaded
 
 
 @triton.jit
