@@ -45,7 +45,7 @@ CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32})
 @triton.jit
 def add_tile(q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc):
     """Add the keys of one tile that are `there`, each to the rows that see it."""
-    distance = position.to(tl.int32)[:, None] - key.to(tl.int32)[None, :]  # [TILE_Q, TILE_KV]
+    distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
     visible = there[None, :]
     if window_left is not None:
         visible = visible & (distance <= window_left)
@@ -126,12 +126,12 @@ def paged_extend_kernel(
     TILE_D: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
-    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
-    first_row = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * TILE_Q  # the longest rows begin first
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements. No sequence has so many keys.
+    first_row = (tl.num_programs(0) - 1 - tl.program_id(0)) * TILE_Q  # the longest rows begin first
     kv_head = tl.program_id(1).to(tl.int64)
     seq = tl.program_id(2).to(tl.int64)
     query_start = tl.load(query_starts_ptr + seq * stride_starts_seq).to(tl.int64)
-    query_len = tl.load(query_starts_ptr + (seq + 1) * stride_starts_seq).to(tl.int64) - query_start
+    query_len = (tl.load(query_starts_ptr + (seq + 1) * stride_starts_seq) - query_start).to(tl.int32)
     # The grid is as long as the longest sequence, or longer.
     if first_row >= query_len * GROUP:
         return
@@ -150,7 +150,7 @@ def paged_extend_kernel(
 
     # The queries are the last of the kv_len tokens. Some row of the tile sees the keys from first_key to end_key, and
     # all of them see those from first_common to end_common.
-    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int64)
+    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int32)
     cached_len = kv_len - query_len
     position = cached_len + new  # [TILE_Q]
     first_position = cached_len + first_row // GROUP
@@ -224,7 +224,7 @@ def paged_extend_kernel(
             BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
         )  # [TILE_KV, TILE_DV]  # fmt: skip
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
-        distance = position.to(tl.int32)[:, None] - key.to(tl.int32)[None, :]  # [TILE_Q, TILE_KV]
+        distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
         scores = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
         m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
         block = next_block
@@ -370,7 +370,7 @@ def launch_for(q, k_cache, v_cache, tile_q=None, tile_kv=None, num_warps=None, n
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]
     tile_d, tile_dv = padded(head_dim), padded(v_cache.shape[3])
     bytes_per_key = (tile_d + tile_dv) * q.element_size()
-    num_warps = num_warps or 4
+    num_warps = num_warps or (4 if bytes_per_key <= 1024 else 8)
     tile_q = tile_of("tile_q", tile_q or 64, num_warps * Q_BYTES // (tile_d * q.element_size()))
     tile_kv = tile_of("tile_kv", tile_kv or 64, KV_BYTES // bytes_per_key)
     fitting = SHARED_BYTES // (tile_kv * bytes_per_key) + 1  # all but one of the stages hold a tile

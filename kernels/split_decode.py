@@ -138,7 +138,7 @@ def paged_split_decode_kernel(
     TILE_D: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
-    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements. No sequence has so many keys.
     head_tile = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
@@ -156,7 +156,7 @@ def paged_split_decode_kernel(
     q = tl.load(q_ptr + q_offset, mask=in_group[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
 
     # The query is the last of the kv_len tokens, so a window ends there and begins window_left keys before.
-    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int64)
+    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int32)
     first_key = tl.zeros_like(kv_len)
     if window_left is not None:
         first_key = tl.maximum(kv_len - 1 - window_left, 0)

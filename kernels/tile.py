@@ -32,7 +32,7 @@ def tile_columns(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
         column = tile // (BLOCK_SIZE // TILE_KV)
     else:
         column = (tile * TILE_KV + tl.arange(0, TILE_KV)) // BLOCK_SIZE  # [TILE_KV]
-    return column
+    return column.to(tl.int64)
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def tile_slots(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
         slot = tile % (BLOCK_SIZE // TILE_KV) * TILE_KV + tl.arange(0, TILE_KV)
     else:
         slot = (tile * TILE_KV + tl.arange(0, TILE_KV)) % BLOCK_SIZE
-    return slot
+    return slot.to(tl.int64)
 
 
 @triton.jit
