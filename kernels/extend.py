@@ -23,21 +23,23 @@ from decode import (
 )
 from tile import (
     LOG2E,
-    SHARED_BYTES,
     cut_tile_blocks,
+    load_rows,
     load_tile,
     padded,
     softmax_step,
     softmax_step_of_some,
+    stages_for,
     tile_of,
     tile_scores,
     whole_tile_blocks,
 )
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 #: Bytes that a tile of queries may have for each warp, and a tile of keys and values.
 Q_BYTES, KV_BYTES = 4 * 1024, 32 * 1024
 #: Arguments of `paged_extend` that are worth timing; the first are its own choice.
-CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32})
+CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32}, {"tma": True})
 
 # --- the kernel --------------------------------------------------------------------------------------------------
 
@@ -100,6 +102,7 @@ def paged_extend_kernel(
     sinks_ptr,         # [num_q_heads]; None: no sinks
     k_scale_ptr,       # [num_kv_heads]; None: K is stored as it is
     v_scale_ptr,       # [num_kv_heads]; None: V is stored as it is
+    k_rows, v_rows,    # descriptors of [num_blocks * block_size, num_kv_heads * dim]; None: tiles come by pointers
     # Numbers
     scale,
     softcap,           # None: no softcap
@@ -126,7 +129,7 @@ def paged_extend_kernel(
     TILE_D: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
-    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements. No sequence has so many keys.
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements, no sequence so many keys.
     first_row = (tl.num_programs(0) - 1 - tl.program_id(0)) * TILE_Q  # the longest rows begin first
     kv_head = tl.program_id(1).to(tl.int64)
     seq = tl.program_id(2).to(tl.int64)
@@ -215,14 +218,18 @@ def paged_extend_kernel(
     block = whole_tile_blocks(table_ptr, first_whole, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
     for tile in range(first_whole, end_whole):
         next_block = whole_tile_blocks(table_ptr, tile + 1, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
-        k = load_tile(
-            k_head_ptr, block, tile, None, stride_k_block, stride_k_slot, stride_k_dim,
-            BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
-        )  # [TILE_KV, TILE_D]  # fmt: skip
-        v = load_tile(
-            v_head_ptr, block, tile, None, stride_v_block, stride_v_slot, stride_v_dim,
-            BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
-        )  # [TILE_KV, TILE_DV]  # fmt: skip
+        if k_rows is not None:
+            k = load_rows(k_rows, block, tile, kv_head, BLOCK_SIZE, HEAD_DIM, TILE_KV)  # [TILE_KV, TILE_D]
+            v = load_rows(v_rows, block, tile, kv_head, BLOCK_SIZE, HEAD_DIM_V, TILE_KV)  # [TILE_KV, TILE_DV]
+        else:
+            k = load_tile(
+                k_head_ptr, block, tile, None, stride_k_block, stride_k_slot, stride_k_dim,
+                BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+            )  # [TILE_KV, TILE_D]  # fmt: skip
+            v = load_tile(
+                v_head_ptr, block, tile, None, stride_v_block, stride_v_slot, stride_v_dim,
+                BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+            )  # [TILE_KV, TILE_DV]  # fmt: skip
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
         distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
         scores = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
@@ -307,6 +314,7 @@ def paged_extend(
     tile_kv=None,
     num_warps=None,
     num_stages=None,
+    tma=False,
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
 
@@ -315,6 +323,7 @@ def paged_extend(
     before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
     than needed, query_starts are read: a GPU has to be waited for.
     A tile has tile_q rows (a new token and a query head each) and tile_kv keys, or as many as there is room for.
+    With tma whole tiles come by the tensor memory accelerator, where they are whole rows of a cache.
     v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
     k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
     """
@@ -330,12 +339,14 @@ def paged_extend(
     num_kv_heads, head_dim_v = v_cache.shape[2:]
     max_query_len = longest(query_starts) if max_query_len is None else max_query_len
     launch = launch_for(q, k_cache, v_cache, tile_q, tile_kv, num_warps, num_stages)
+    k_rows, v_rows = rows_of(k_cache, v_cache, launch) if tma else (None, None)
     out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
     row_tiles = triton.cdiv(max_query_len * launch["GROUP"], launch["TILE_Q"])
     paged_extend_kernel[(row_tiles, num_kv_heads, len(kv_lens))](
         out, lse,
         q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens, alibi_slopes, sinks, k_scale, v_scale,
+        k_rows, v_rows,
         scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
@@ -373,13 +384,31 @@ def launch_for(q, k_cache, v_cache, tile_q=None, tile_kv=None, num_warps=None, n
     num_warps = num_warps or (4 if bytes_per_key <= 1024 else 8)
     tile_q = tile_of("tile_q", tile_q or 64, num_warps * Q_BYTES // (tile_d * q.element_size()))
     tile_kv = tile_of("tile_kv", tile_kv or 64, KV_BYTES // bytes_per_key)
-    fitting = SHARED_BYTES // (tile_kv * bytes_per_key) + 1  # all but one of the stages hold a tile
     return {
         "GROUP": q.shape[1] // num_kv_heads, "BLOCK_SIZE": block_size,
         "HEAD_DIM": head_dim, "HEAD_DIM_V": v_cache.shape[3],
         "TILE_Q": tile_q, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv,
-        "num_warps": num_warps, "num_stages": min(num_stages or 3, fitting),
+        "num_warps": num_warps, **stages_for(num_stages, tile_kv * bytes_per_key),
     }  # fmt: skip
+
+
+def rows_of(k_cache, v_cache, launch):
+    """Both caches as rows of slots, for loads of whole tiles; None where a tile is not a part of some whole rows."""
+    dims = ((k_cache, launch["TILE_D"]), (v_cache, launch["TILE_DV"]))
+    if launch["BLOCK_SIZE"] % launch["TILE_KV"] or not all(is_of_rows(cache, tile) for cache, tile in dims):
+        return None, None
+    return tuple(
+        TensorDescriptor(
+            cache, [cache.shape[0] * cache.shape[1], cache.stride(1)], [cache.stride(1), 1], [launch["TILE_KV"], tile]
+        )
+        for cache, tile in dims
+    )
+
+
+def is_of_rows(cache, tile):
+    """Whether one token's heads lie one after the other, a head as wide as its tile, and each token after the other."""
+    aligned = cache.data_ptr() % 16 == 0 and tile * cache.element_size() % 16 == 0
+    return cache.is_contiguous() and cache.shape[3] == tile and len(cache) > 0 and aligned
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tile import (
     load_tile,
     padded,
     softmax_step,
+    stages_for,
     tile_of,
     tile_scores,
     whole_tile_blocks,
@@ -35,7 +36,7 @@ SUMS = 64 * 128
 #: Programs for each multiprocessor that splitting aims at, and the fewest tiles that are worth a program.
 PROGRAMS_EACH, FEWEST_TILES = 2, 2
 #: Arguments of `paged_split_decode` that are worth timing; the first are its own choice.
-CONFIGS = ({}, {"tile_kv": 128, "num_warps": 8}, {"tile_kv": 16, "num_stages": 5})
+CONFIGS = ({}, {"tile_kv": 128, "num_warps": 8}, {"tile_kv": 16})
 
 # --- the kernel --------------------------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ def paged_split_decode_kernel(
     TILE_D: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
-    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements. No sequence has so many keys.
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements, no sequence so many keys.
     head_tile = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
@@ -336,12 +337,11 @@ def launch_for(q, k_cache, v_cache, tile_kv=None, num_warps=None, num_stages=Non
     tile_d, tile_dv = padded(head_dim), padded(head_dim_v)
     bytes_per_key = (tile_d + tile_dv) * k_cache.element_size()
     tile_kv = tile_of("tile_kv", tile_kv or 64, SHARED_BYTES // 3 // bytes_per_key)
-    fitting = SHARED_BYTES // (tile_kv * bytes_per_key) + 1  # all but one of the stages hold a tile
     return {
         "GROUP": group, "BLOCK_SIZE": block_size, "HEAD_DIM": head_dim, "HEAD_DIM_V": head_dim_v,
         "ROWS": tile_of("rows", padded(group), SUMS // tile_dv), "TILE_KV": tile_kv,
         "TILE_D": tile_d, "TILE_DV": tile_dv,
-        "num_warps": num_warps or (4 if bytes_per_key < 1024 else 8), "num_stages": min(num_stages or 3, fitting),
+        "num_warps": num_warps or (4 if bytes_per_key < 1024 else 8), **stages_for(num_stages, tile_kv * bytes_per_key),
     }  # fmt: skip
 
 

@@ -25,6 +25,12 @@ def tile_of(name, wanted, most):
     return max(min(wanted, 1 << (most.bit_length() - 1)), SMALLEST_TILE)
 
 
+def stages_for(wanted, tile_bytes):
+    """How many tiles are on their way: as wanted or usual, but no more than a Hopper has room for."""
+    fitting = SHARED_BYTES // tile_bytes + 1
+    return {"num_stages": min(wanted or 3, fitting)} if wanted or fitting < 3 else {}
+
+
 @triton.jit
 def tile_columns(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
     """Where the block table names a tile's blocks: [TILE_KV], or one for all where the tile lies in one block."""
@@ -101,6 +107,21 @@ def load_tile(
     else:
         loaded = tl.load(tile_ptr)
     return loaded
+
+
+@triton.jit
+def load_rows(
+    rows,              # descriptor of [num_blocks * block_size, num_kv_heads * head_dim] in tiles of [TILE_KV, TILE_D]
+    block,
+    tile,
+    kv_head,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TILE_KV: tl.constexpr,
+):  # fmt: skip
+    """[TILE_KV, TILE_D] of a tile that lies in one block, its tokens all there."""
+    first_row = block * BLOCK_SIZE + tile % (BLOCK_SIZE // TILE_KV) * TILE_KV
+    return rows.load([first_row.to(tl.int32), (kv_head * HEAD_DIM).to(tl.int32)])
 
 
 @triton.jit

@@ -247,6 +247,37 @@ def test_a_tile_may_span_blocks_be_one_or_lie_in_one(block_size: int) -> None:
     assert_right(case, tile_kv=16, tile_q=16)
 
 
+ROWS = replace(EVERYTHING, seqs=seqs((3, 130), (65, 65)), block_size=64, head_dim=32, num_kv_heads=4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"dtype": "bfloat16"}, {"placement": "far"}, {"head_dim_v": 64}, FP8])
+def test_tiles_loaded_as_rows_are_the_same_tiles(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    case, made, rows_of = replace(ROWS, **changes), [], extend.rows_of
+    monkeypatch.setattr(extend, "rows_of", lambda *caches: made.append(rows_of(*caches)) or made[-1])
+    for rows, pointers in zip(call(case, tma=True, tile_kv=16), call(case, tile_kv=16), strict=True):
+        np.testing.assert_array_equal(rows, pointers)
+    assert all(made[0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block_size": 24},
+        {"head_dim": 40},
+        {"layout": "hnd"},
+        {"layout": "padded"},
+        {"head_dim_v": 8, "dtype": "float16", "kv_dtype": "e4m3"},
+        {"v_is_k_prefix": True, "num_kv_heads": 1, "head_dim_v": 16},
+    ],
+    ids=str,
+)
+def test_where_a_tile_is_no_whole_rows_pointers_are_taken(changes: dict[str, Any]) -> None:
+    inputs = Placement(materialise(replace(ROWS, **changes)), "cpu").inputs
+    launch = extend.launch_for(inputs.q, inputs.k_cache, inputs.v_cache, tile_kv=16)
+    assert extend.rows_of(inputs.k_cache, inputs.v_cache, launch) == (None, None)
+    assert_right(replace(ROWS, **changes), tile_kv=16, tma=True)
+
+
 @pytest.mark.parametrize("window", [(-1, -1), (60, -1)])
 def test_a_row_has_the_same_bits_in_another_batch(window: tuple[int, int]) -> None:
     alone = replace(EVERYTHING, seqs=seqs((5, 140)), window=window)
