@@ -62,7 +62,8 @@ def whole_tile_blocks(
 ):  # fmt: skip
     """The blocks of a tile whose tokens are all there: [TILE_KV], or one for all."""
     column = tile_columns(tile, BLOCK_SIZE, TILE_KV)
-    return tl.load(table_ptr + column * stride_column, mask=tile < end_tile, other=0).to(tl.int64)
+    there = tl.zeros_like(column) + tile < end_tile  # [TILE_KV], or one for all
+    return tl.load(table_ptr + column * stride_column, mask=there, other=0).to(tl.int64)
 
 
 @triton.jit
