@@ -59,10 +59,10 @@ INJECTIONS = (
     Injection(
         "scale-off-in-extend",
         "the same in front of a tl.dot",
-        'tl.dot(q, tl.trans(k), input_precision="ieee") * scale',
-        'tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * (1.0 + ERROR))',
+        "scores *= scale * LOG2E",
+        "scores *= scale * (1.0 + ERROR) * LOG2E",
         RELATIVE,
-        file="kernels/extend.py",
+        file="kernels/tile.py",
         subject="ours.extend",
     ),
     Injection(

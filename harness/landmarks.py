@@ -57,7 +57,9 @@ def _steps(kernel: Kernel) -> Iterator[tuple[str, list[Op]]]:
         scores = [op for op in scores if op not in outputs]
     keys, values = ([op for op in _loads(kernel, sums) if _is_paged(kernel, op)] for sums in (scores, outputs))
     values = [op for op in values if op not in keys]
-    yield "table", [op for load in keys + values for op in _loads(kernel, [load], behind=False)]
+    tables = [op for load in keys + values for op in _loads(kernel, [load], behind=False)]
+    # A length may decide which tile is read, but is not looked up again for each.
+    yield "table", [op for op in tables if op.results[0] in kernel.repeated] or tables
     yield "K", keys
     yield "V", values
     yield "scores", scores

@@ -68,14 +68,25 @@ def decode(inputs: Any) -> Any:
     return _decode.paged_decode(*_paged(inputs), inputs.kv_lens, **_features(inputs))
 
 
-@subject(op="decode", splits=True, **_ATTENTION)
+#: The weights are rounded to the type of q before they meet V, which is read from the IR.
+_AT_SPEED = _ATTENTION | {"arithmetic": {name: kept for name, kept in _IN_FLOAT32.items() if name != "p_dtype"}}
+#: What the IR does not show: the states of splits are merged within one kernel.
+_MERGED = {"max_splits": 128, "divisions": 2}
+
+
+@subject(
+    op="decode",
+    splits=True,
+    configs=len(_split_decode.CONFIGS),
+    **(_AT_SPEED | {"arithmetic": _AT_SPEED["arithmetic"] | _MERGED}),
+)
 def split_decode(inputs: Any) -> Any:
-    """`kernels/split_decode.py`: programs share the keys of a sequence, a second kernel merges."""
-    splits = inputs.hints.num_splits or 4
-    return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, num_splits=splits, **_features(inputs))
+    """`kernels/split_decode.py`: programs share the keys of a sequence, the last of them merges."""
+    knobs = {"num_splits": inputs.hints.num_splits or 4} | _split_decode.CONFIGS[inputs.hints.config]
+    return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, **knobs, **_features(inputs))
 
 
-@subject(op="extend", new_kv=("in_cache", "dense"), **_ATTENTION)
+@subject(op="extend", new_kv=("in_cache", "dense"), configs=len(_extend.CONFIGS), **_AT_SPEED)
 def extend(inputs: Any) -> Any:
     """`kernels/extend.py`: prefill, chunks, a prefix in the cache, verification."""
     return _attend(inputs, k_new=inputs.k_new, v_new=inputs.v_new)
@@ -83,7 +94,8 @@ def extend(inputs: Any) -> Any:
 
 def _attend(inputs: Any, **new: Any) -> Any:
     lens = {"query_starts": inputs.query_starts, "kv_lens": inputs.kv_lens, "max_query_len": inputs.max_query_len}
-    return _extend.paged_extend(*_paged(inputs), **lens, **new, **_features(inputs))
+    knobs = _extend.CONFIGS[inputs.hints.config]
+    return _extend.paged_extend(*_paged(inputs), **lens, **new, **knobs, **_features(inputs))
 
 
 _WRITING = ("strides", "types", "slots", "devices", "dims")
@@ -112,7 +124,7 @@ def cache_write(inputs: Any) -> None:
     )
 
 
-@subject(op="step", **(_ATTENTION | {"promises": (*_READING, "heads", "slots")}))
+@subject(op="step", **(_AT_SPEED | {"promises": (*_READING, "heads", "slots")}))
 def step(inputs: Any) -> Any:
     """A server's step: the new tokens go into the cache, then their queries attend."""
     cache_write(inputs)

@@ -89,15 +89,14 @@ _PROMISED = {
     "score_dtype": "the scores",
     "p_dtype": "the softmax weights",
     "sum_accumulator": "the sum of the weights",
-    "partial_dtype": "what one kernel hands to the next",
+    "partial_dtype": "what one program hands to the next",
 }
 
 
 def _broken(ttir: tuple[str, ...], declared: dict[str, Any]) -> Iterator[str]:
     """Promises of the declaration that an operation breaks."""
     for name, what in _PROMISED.items():
-        kernels = ttir if name != "partial_dtype" else tuple(text for text in ttir if text != ttir[-1])
-        for kept, op in (found for text in kernels for found in kernel_of(text).kept()[name]):
+        for kept, op in (found for text in ttir for found in kernel_of(text).kept(is_last=text == ttir[-1])[name]):
             if name in declared and _coarser(kept, declared[name]):
                 yield f"{what}: declared {declared[name]}, but {kept} at {op.line}"
                 break
@@ -181,8 +180,11 @@ class Kernel:
             tile_kv=min([self._length(op) for op in normalisers] + [block_size]) if normalisers else 1,
         )
 
-    def kept(self) -> dict[str, list[tuple[str, Op]]]:
-        """What may be promised, with the operations that decide on it and the type, or precision, of each."""
+    def kept(self, is_last: bool = False) -> dict[str, list[tuple[str, Op]]]:
+        """What may be promised, with the operations that decide on it and the type, or precision, of each.
+
+        What the last kernel of a call stores is handed on only where its own programs read it again.
+        """
         scores, outputs, normalisers = self.sorted_sums()
         score_dots, output_dots = self.sorted_dots()
         by_type = {
@@ -193,7 +195,8 @@ class Kernel:
             "sum_accumulator": normalisers,
         }
         found = {name: [(_element(op), op) for op in ops] for name, ops in by_type.items()}
-        stored = [(self._type(op.operands[1]), op) for op in self._rounded_stores()]
+        handed_on = [op for op in self._rounded_stores() if not is_last or self._is_read_again(op)]
+        stored = [(self._type(op.operands[1]), op) for op in handed_on]
         return found | {"partial_dtype": stored, "dot": [(_precision(dot), dot) for dot in self._dots_on_float32()]}
 
     def weighs_values(self) -> bool:
@@ -207,6 +210,17 @@ class Kernel:
 
     def _rounded_stores(self) -> list[Op]:
         return [op for op in self.ops if op.name == "tt.store" and self._has(op.operands[1], _ROUNDS)]
+
+    def _is_read_again(self, store: Op) -> bool:
+        """Whether the kernel loads from the tensor that it stores to."""
+        loads = [op for op in self.ops if op.name == "tt.load"]
+        return self._base(store.operands[0]) in {self._base(load.operands[0]) for load in loads}
+
+    def _base(self, pointer: str) -> str:
+        """The argument that a pointer was made of."""
+        while (op := self.defined.get(pointer)) is not None and op.operands:
+            pointer = op.operands[0]
+        return pointer
 
     def computes(self) -> bool:
         """Whether it sums, multiplies matrices or exponentiates."""

@@ -121,6 +121,7 @@ returned = load()(
     out=inputs.out, return_lse=inputs.want_lse,
 )"""
 LENS = "inputs.query_starts, inputs.kv_lens, max_query_len=inputs.max_query_len,"
+CONFIG = '**load(function="CONFIGS")[inputs.hints.config],'
 WRITE = """\
 whole = inputs.v_cache.data_ptr() != inputs.k_cache.data_ptr()  # else V is a prefix of K
 load(os.path.join(os.path.dirname(KERNEL), "cache_write.py"), "paged_cache_write")(
@@ -134,14 +135,14 @@ OURS = {
     "ours.split_decode": (
         "split_decode.py",
         "paged_split_decode",
-        ATTENTION.format(lens="inputs.kv_lens, num_splits=inputs.hints.num_splits or 4,"),
+        ATTENTION.format(lens=f"inputs.kv_lens, num_splits=inputs.hints.num_splits or 4, {CONFIG}"),
     ),
     "ours.extend": (
         "extend.py",
         "paged_extend",
-        ATTENTION.format(lens=f"{LENS} k_new=inputs.k_new, v_new=inputs.v_new,"),
+        ATTENTION.format(lens=f"{LENS} k_new=inputs.k_new, v_new=inputs.v_new, {CONFIG}"),
     ),
-    "ours.step": ("extend.py", "paged_extend", WRITE + ATTENTION.format(lens=LENS)),
+    "ours.step": ("extend.py", "paged_extend", WRITE + ATTENTION.format(lens=f"{LENS} {CONFIG}")),
     "ours.gather": (
         "gather.py",
         "paged_gather",

@@ -15,29 +15,46 @@ from decode import (
     strides,
 )
 
+#: Numbers of one cache that a program stores, and fewest of them for each of its warps.
+NUMBERS, NUMBERS_PER_WARP = 4096, 512
+
 # --- the kernel --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def write_head(cache_ptr, x_ptr, scale_ptr, head_dim, stride_cache_dim, stride_x_dim, TILE: tl.constexpr):
-    """One head of one token: divided by the scale if there is one, and rounded to the type of the cache."""
-    dim = tl.arange(0, TILE).to(tl.int64)  # [TILE]
-    in_head = dim < head_dim  # [TILE]
-    x = tl.load(x_ptr + dim * stride_x_dim, mask=in_head, other=0.0).to(tl.float32)  # [TILE]
+def write_rows(
+    cache_ptr,         # [num_blocks, block_size, num_kv_heads, head_dim]
+    x_ptr,             # [tokens, num_kv_heads, head_dim]
+    scale_ptr,         # [num_kv_heads]; None: stored as it is
+    token, block, offset, written,  # [TOKENS] each
+    # Strides, in elements
+    stride_cache_block, stride_cache_slot, stride_cache_head, stride_cache_dim,
+    stride_token, stride_head, stride_dim, stride_scale_head,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """All heads of some tokens: divided by their scale if there is one, and rounded to the type of the cache."""
+    column = tl.arange(0, TILE)  # [TILE]: the dims of one head after those of another
+    in_row = column < NUM_HEADS * HEAD_DIM  # [TILE]
+    head = (column // HEAD_DIM).to(tl.int64)  # [TILE]
+    dim = (column % HEAD_DIM).to(tl.int64)  # [TILE]
+    live = written[:, None] & in_row[None, :]  # [TOKENS, TILE]
+    # [TOKENS, TILE]
+    x_offset = (token * stride_token)[:, None] + (head * stride_head + dim * stride_dim)[None, :]
+    x = tl.load(x_ptr + x_offset, mask=live, other=0.0).to(tl.float32)
     if scale_ptr is not None:
+        scale = tl.load(scale_ptr + head * stride_scale_head, mask=in_row, other=1.0)  # [TILE]
         # Correctly rounded, unlike `/`: what is stored is then the same on every machine.
-        x = tl.div_rn(x, tl.load(scale_ptr))
-    tl.store(cache_ptr + dim * stride_cache_dim, x.to(cache_ptr.dtype.element_ty), mask=in_head)
+        x = tl.div_rn(x, tl.zeros_like(x) + scale[None, :])
+    row = block * stride_cache_block + offset * stride_cache_slot  # [TOKENS]
+    # [TOKENS, TILE]
+    cache_offset = row[:, None] + (head * stride_cache_head + dim * stride_cache_dim)[None, :]
+    tl.store(cache_ptr + cache_offset, x.to(cache_ptr.dtype.element_ty), mask=live)
 
 
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
-UNSPECIALISED = (
-    "block_size", "head_dim", "head_dim_v",
-    "stride_k_cache_block", "stride_k_cache_slot", "stride_k_cache_head",
-    "stride_v_cache_block", "stride_v_cache_slot", "stride_v_cache_head",
-    "stride_k_token", "stride_k_head", "stride_v_token", "stride_v_head",
-    "stride_mapping_token", "stride_k_scale_head", "stride_v_scale_head",
-)  # fmt: skip
+UNSPECIALISED = ("tokens", "block_size", "stride_mapping_token", "stride_k_scale_head", "stride_v_scale_head")
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -52,40 +69,44 @@ def paged_cache_write_kernel(
     k_scale_ptr,       # [num_kv_heads]; None: K is stored as it is
     v_scale_ptr,       # [num_kv_heads]; None: V is stored as it is
     # Numbers
+    tokens,
     block_size,
-    head_dim,
-    head_dim_v,
     # Strides, in elements
     stride_k_cache_block, stride_k_cache_slot, stride_k_cache_head, stride_k_cache_dim,
     stride_v_cache_block, stride_v_cache_slot, stride_v_cache_head, stride_v_cache_dim,
     stride_k_token, stride_k_head, stride_k_dim,
     stride_v_token, stride_v_head, stride_v_dim,
     stride_mapping_token, stride_k_scale_head, stride_v_scale_head,
-    # One head of K and of V, each rounded up to a power of two
-    TILE_D: tl.constexpr,
-    TILE_DV: tl.constexpr,
+    # Shapes
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_V: tl.constexpr,
+    # Tiles: some tokens, and all heads of K and of V, each rounded up to a power of two
+    TOKENS: tl.constexpr,
+    TILE_K: tl.constexpr,
+    TILE_V: tl.constexpr,
 ):  # fmt: skip
     # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
-    slot = tl.load(slot_mapping_ptr + token * stride_mapping_token).to(tl.int64)
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)  # [TOKENS]
+    slot_ptr = slot_mapping_ptr + token * stride_mapping_token  # [TOKENS]
+    slot = tl.load(slot_ptr, mask=token < tokens, other=-1).to(tl.int64)  # [TOKENS]
     # A negative slot marks a token that is padding.
-    if slot >= 0:
-        block = slot // block_size
-        offset = slot % block_size
-
-        k_cache_ptr += block * stride_k_cache_block + offset * stride_k_cache_slot + head * stride_k_cache_head
-        k_ptr += token * stride_k_token + head * stride_k_head
-        if k_scale_ptr is not None:
-            k_scale_ptr += head * stride_k_scale_head
-        write_head(k_cache_ptr, k_ptr, k_scale_ptr, head_dim, stride_k_cache_dim, stride_k_dim, TILE_D)
-
-        if v_cache_ptr is not None:
-            v_cache_ptr += block * stride_v_cache_block + offset * stride_v_cache_slot + head * stride_v_cache_head
-            v_ptr += token * stride_v_token + head * stride_v_head
-            if v_scale_ptr is not None:
-                v_scale_ptr += head * stride_v_scale_head
-            write_head(v_cache_ptr, v_ptr, v_scale_ptr, head_dim_v, stride_v_cache_dim, stride_v_dim, TILE_DV)
+    written = slot >= 0  # [TOKENS]
+    block = slot // block_size  # [TOKENS]
+    offset = slot % block_size  # [TOKENS]
+    write_rows(
+        k_cache_ptr, k_ptr, k_scale_ptr, token, block, offset, written,
+        stride_k_cache_block, stride_k_cache_slot, stride_k_cache_head, stride_k_cache_dim,
+        stride_k_token, stride_k_head, stride_k_dim, stride_k_scale_head,
+        NUM_HEADS, HEAD_DIM, TILE_K,
+    )  # fmt: skip
+    if v_cache_ptr is not None:
+        write_rows(
+            v_cache_ptr, v_ptr, v_scale_ptr, token, block, offset, written,
+            stride_v_cache_block, stride_v_cache_slot, stride_v_cache_head, stride_v_cache_dim,
+            stride_v_token, stride_v_head, stride_v_dim, stride_v_scale_head,
+            NUM_HEADS, HEAD_DIM_V, TILE_V,
+        )  # fmt: skip
 
 
 # --- the wrapper -------------------------------------------------------------------------------------------------
@@ -99,7 +120,8 @@ def paged_cache_write(k, v, k_cache, v_cache, slot_mapping, *, k_scale=None, v_s
     check(k, v, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     tokens, num_kv_heads, head_dim = k.shape
     head_dim_v = 1 if v is None else v.shape[2]
-    paged_cache_write_kernel[(tokens, num_kv_heads)](
+    launch = launch_for(num_kv_heads * head_dim, num_kv_heads * head_dim_v)
+    paged_cache_write_kernel[(triton.cdiv(tokens, launch["TOKENS"]),)](
         k_cache_ptr=k_cache,
         v_cache_ptr=v_cache,
         k_ptr=k,
@@ -107,9 +129,8 @@ def paged_cache_write(k, v, k_cache, v_cache, slot_mapping, *, k_scale=None, v_s
         slot_mapping_ptr=slot_mapping,
         k_scale_ptr=k_scale,
         v_scale_ptr=v_scale,
+        tokens=tokens,
         block_size=k_cache.shape[1],
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
         **strides("k_cache", k_cache, "block slot head dim"),
         **strides("v_cache", v_cache, "block slot head dim"),
         **strides("k", k, "token head dim"),
@@ -117,9 +138,19 @@ def paged_cache_write(k, v, k_cache, v_cache, slot_mapping, *, k_scale=None, v_s
         **strides("mapping", slot_mapping, "token"),
         **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
         **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
-        TILE_D=triton.next_power_of_2(head_dim),
-        TILE_DV=triton.next_power_of_2(head_dim_v),
+        NUM_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        HEAD_DIM_V=head_dim_v,
+        **launch,
     )
+
+
+def launch_for(k_numbers, v_numbers):
+    """Whole rows, and as many of them as a program takes at once."""
+    tile_k, tile_v = triton.next_power_of_2(k_numbers), triton.next_power_of_2(v_numbers)
+    tokens = max(min(NUMBERS // max(tile_k, tile_v), 16), 1)
+    num_warps = min(max(tokens * tile_k // NUMBERS_PER_WARP, 1), 16)
+    return {"TOKENS": tokens, "TILE_K": tile_k, "TILE_V": tile_v, "num_warps": num_warps}
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------

@@ -19,80 +19,64 @@ from decode import (
     check_shape,
     per_head,
     strides,
-    tanh,
     window_start,
 )
-from paged_tile import load_paged_tile
+from tile import (
+    LOG2E,
+    cut_tile_blocks,
+    load_rows,
+    load_tile,
+    padded,
+    softmax_step,
+    softmax_step_of_some,
+    stages_for,
+    tile_of,
+    tile_scores,
+    whole_tile_blocks,
+)
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-#: `tl.dot` takes no dimension below this.
-SMALLEST_TILE = 16
+#: Bytes that a tile of queries may have for each warp, and a tile of keys and values.
+Q_BYTES, KV_BYTES = 4 * 1024, 32 * 1024
+#: Arguments of `paged_extend` that are worth timing; the first are its own choice.
+CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32}, {"tma": True})
 
 # --- the kernel --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def attention_scores(q, k, distance, scale, softcap, slope):
-    """The logits of one tile: scale, then softcap, then ALiBi."""
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [TILE_Q, TILE_KV]
-    if softcap is not None:
-        scores = softcap * tanh(scores / softcap)
-    if slope is not None:
-        scores -= slope * tl.abs(distance).to(tl.float32)
-    return scores
-
-
-@triton.jit
-def softmax_step(scores, v, m, l, acc):
-    """Add one tile to each row's running maximum `m`, sum `l` and weighted values `acc`."""
-    m_new = tl.maximum(m, tl.max(scores, axis=1))  # [TILE_Q]
-    # A row that has seen no key yet has m_new = -inf; a shift of 0 keeps it from -inf minus -inf, and its weights at 0.
-    shift = tl.where(m_new == -float("inf"), 0.0, m_new)  # [TILE_Q]
-    rescale = tl.exp(m - shift)  # [TILE_Q]
-    p = tl.exp(scores - shift[:, None])  # [TILE_Q, TILE_KV]
-    l = l * rescale + tl.sum(p, axis=1)
-    acc = tl.dot(p, v, acc * rescale[:, None], input_precision="ieee")  # [TILE_Q, TILE_DV]
-    return m_new, l, acc
-
-
-@triton.jit
-def attend_tile(
-    q, k, v, position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc
-):  # fmt: skip
-    """Add the keys of one tile, each to the rows that see it."""
+def add_tile(q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc):
+    """Add the keys of one tile that are `there`, each to the rows that see it."""
     distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
-    visible = (key < end_key)[None, :]
+    visible = there[None, :]
     if window_left is not None:
         visible = visible & (distance <= window_left)
     if window_right is not None:
         visible = visible & (distance >= -window_right)
-    scores = attention_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
-    scores = tl.where(visible, scores, -float("inf"))
-    return softmax_step(scores, v, m, l, acc)
+    scores = tile_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
+    return softmax_step_of_some(tl.where(visible, scores, -float("inf")), v, m, l, acc)
 
 
 @triton.jit
 def load_dense_tile(
     x_ptr,             # [tokens, head_dim]: one head of dense K or V
-    start,             # the tile's first row
-    end,               # row at which the sequence ends: nothing at or beyond it is read
-    head_dim,
+    row,               # [TILE_KV]
+    there,             # [TILE_KV] which of them are to be read
     # Strides, in elements
     stride_token, stride_dim,
-    # Tiles: any number of tokens, and one head, each a power of two
-    TILE_KV: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
     TILE_D: tl.constexpr,
 ):  # fmt: skip
-    """Rows start to start + TILE_KV, [TILE_KV, TILE_D]; 0 where a row is at or beyond `end`, or past the head."""
-    row = start + tl.arange(0, TILE_KV).to(tl.int64)  # [TILE_KV]
-    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
+    """[TILE_KV, TILE_D]; 0 for what is not there."""
+    dim = tl.arange(0, TILE_D)  # [TILE_D]
     # [TILE_KV, TILE_D]
     offset = row[:, None] * stride_token + dim[None, :] * stride_dim
-    return tl.load(x_ptr + offset, mask=(row < end)[:, None] & (dim < head_dim)[None, :], other=0.0)
+    return tl.load(x_ptr + offset, mask=there[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
 
 
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
 UNSPECIALISED = (
-    "window_left", "window_right", "block_size", "head_dim", "head_dim_v", "group",
+    "window_left", "window_right",
     "stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head",
     "stride_k_new_token", "stride_k_new_head", "stride_v_new_token", "stride_v_new_head",
     "stride_table_seq", "stride_table_column", "stride_starts_seq", "stride_lens_seq",
@@ -118,15 +102,12 @@ def paged_extend_kernel(
     sinks_ptr,         # [num_q_heads]; None: no sinks
     k_scale_ptr,       # [num_kv_heads]; None: K is stored as it is
     v_scale_ptr,       # [num_kv_heads]; None: V is stored as it is
+    k_rows, v_rows,    # descriptors of [num_blocks * block_size, num_kv_heads * dim]; None: tiles come by pointers
     # Numbers
     scale,
     softcap,           # None: no softcap
     window_left,       # keys seen before the query's own; None: unlimited
     window_right,      # keys seen after it, 0 where causal; None: unlimited
-    block_size,
-    head_dim,
-    head_dim_v,
-    group,             # query heads per KV head
     # Strides, in elements
     stride_out_token, stride_out_head, stride_out_dim,
     stride_q_token, stride_q_head, stride_q_dim,
@@ -137,44 +118,54 @@ def paged_extend_kernel(
     stride_table_seq, stride_table_column,
     stride_starts_seq, stride_lens_seq, stride_slopes_head, stride_sinks_head,
     stride_k_scale_head, stride_v_scale_head,
+    # Shapes
+    GROUP: tl.constexpr,  # query heads per KV head
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_V: tl.constexpr,
     # Tiles, each a power of two
     TILE_Q: tl.constexpr,
     TILE_KV: tl.constexpr,
     TILE_D: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
-    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements.
-    first_row = tl.program_id(0).to(tl.int64) * TILE_Q
-    head = tl.program_id(1).to(tl.int64)
+    # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements, no sequence so many keys.
+    first_row = (tl.num_programs(0) - 1 - tl.program_id(0)) * TILE_Q  # the longest rows begin first
+    kv_head = tl.program_id(1).to(tl.int64)
     seq = tl.program_id(2).to(tl.int64)
     query_start = tl.load(query_starts_ptr + seq * stride_starts_seq).to(tl.int64)
-    query_len = tl.load(query_starts_ptr + (seq + 1) * stride_starts_seq).to(tl.int64) - query_start
+    query_len = (tl.load(query_starts_ptr + (seq + 1) * stride_starts_seq) - query_start).to(tl.int32)
     # The grid is as long as the longest sequence, or longer.
-    if first_row >= query_len:
+    if first_row >= query_len * GROUP:
         return
-    kv_head = head // group
+    # A row is a new token and one of the query heads that share this KV head.
     row = first_row + tl.arange(0, TILE_Q)  # [TILE_Q]
-    token = query_start + row  # [TILE_Q]
-    dim = tl.arange(0, TILE_D).to(tl.int64)  # [TILE_D]
-    dim_v = tl.arange(0, TILE_DV).to(tl.int64)  # [TILE_DV]
-    in_seq = row < query_len  # [TILE_Q]
+    new = row // GROUP  # [TILE_Q]
+    token = query_start + new  # [TILE_Q]
+    head = kv_head * GROUP + row % GROUP  # [TILE_Q]
+    dim = tl.arange(0, TILE_D)  # [TILE_D]
+    dim_v = tl.arange(0, TILE_DV)  # [TILE_DV]
+    in_seq = new < query_len  # [TILE_Q]
 
     # [TILE_Q, TILE_D]
-    q_offset = token[:, None] * stride_q_token + head * stride_q_head + dim[None, :] * stride_q_dim
-    q = tl.load(q_ptr + q_offset, mask=in_seq[:, None] & (dim < head_dim)[None, :], other=0.0).to(tl.float32)
+    q_offset = token[:, None] * stride_q_token + head[:, None] * stride_q_head + dim[None, :] * stride_q_dim
+    q = tl.load(q_ptr + q_offset, mask=in_seq[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
 
-    # The queries are the last of the kv_len tokens. Keys are read from the first that the first row of the tile sees
-    # to the last that its last row sees: there is nothing for the others of the tile beyond.
-    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int64)
+    # The queries are the last of the kv_len tokens. Some row of the tile sees the keys from first_key to end_key, and
+    # all of them see those from first_common to end_common.
+    kv_len = tl.load(kv_lens_ptr + seq * stride_lens_seq).to(tl.int32)
     cached_len = kv_len - query_len
-    position = cached_len + row  # [TILE_Q]
-    last_row = tl.minimum(first_row + TILE_Q, query_len) - 1
-    first_key = tl.zeros_like(kv_len)
-    end_key = kv_len
+    position = cached_len + new  # [TILE_Q]
+    first_position = cached_len + first_row // GROUP
+    last_position = cached_len + tl.minimum((first_row + TILE_Q - 1) // GROUP, query_len - 1)
+    first_key, first_common = tl.zeros_like(kv_len), tl.zeros_like(kv_len)
+    end_key, end_common = kv_len, kv_len
     if window_left is not None:
-        first_key = tl.maximum(cached_len + first_row - window_left, 0)
+        first_key = tl.maximum(first_position - window_left, 0)
+        first_common = tl.maximum(last_position - window_left, 0)
     if window_right is not None:
-        end_key = tl.minimum(cached_len + last_row + window_right + 1, kv_len)
+        end_key = tl.minimum(last_position + window_right + 1, kv_len)
+        end_common = tl.minimum(first_position + window_right + 1, kv_len)
 
     # Keys before end_paged are in the cache, the others, if any, in rows of their own.
     end_paged = end_key
@@ -188,69 +179,111 @@ def paged_extend_kernel(
 
     slope = None
     if alibi_slopes_ptr is not None:
-        slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)
+        slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)  # [TILE_Q]
 
-    # A sink is a logit without a value: it is there before the first key, with weight exp(sink - m) = 1.
+    # A sink is a logit without a value: it is there before the first key, with weight exp2(sink - m) = 1.
     m = tl.full([TILE_Q], -float("inf"), tl.float32)
     l = tl.zeros([TILE_Q], tl.float32)
     if sinks_ptr is not None:
-        m = tl.zeros([TILE_Q], tl.float32) + tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32)
+        m = tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32) * LOG2E
         l = tl.full([TILE_Q], 1.0, tl.float32)
     acc = tl.zeros([TILE_Q, TILE_DV], tl.float32)
 
+    # Tiles are taken in order of their positions, which are multiples of TILE_KV: a row's sum depends on no other row.
     table_ptr = block_tables_ptr + seq * stride_table_seq
-    for start in range(first_key, end_paged, TILE_KV):
-        # [TILE_KV, TILE_D]
-        k = load_paged_tile(
-            k_cache_ptr + kv_head * stride_k_head, table_ptr, start, end_paged, block_size, head_dim,
-            stride_k_block, stride_k_slot, stride_k_dim, stride_table_column, TILE_KV, TILE_D,
-        ).to(tl.float32)  # fmt: skip
+    k_head_ptr = k_cache_ptr + kv_head * stride_k_head
+    v_head_ptr = v_cache_ptr + kv_head * stride_v_head
+    first_tile, end_tile = first_key // TILE_KV, tl.cdiv(end_paged, TILE_KV)
+    first_whole = tl.minimum(tl.cdiv(first_common, TILE_KV), end_tile)
+    end_whole = tl.maximum(tl.minimum(end_common, end_paged) // TILE_KV, first_whole)
+    if window_left is not None:
+        for tile in tl.range(first_tile, first_whole, num_stages=1):
+            key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+            there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
+            block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
+            k = load_tile(
+                k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
+                BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+            )  # [TILE_KV, TILE_D]  # fmt: skip
+            v = load_tile(
+                v_head_ptr, block, tile, there, stride_v_block, stride_v_slot, stride_v_dim,
+                BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+            )  # [TILE_KV, TILE_DV]  # fmt: skip
+            m, l, acc = add_tile(
+                q, k.to(q.dtype), v.to(q.dtype), position, key, there, window_left, window_right,
+                paged_scale, softcap, slope, m, l, acc,
+            )  # fmt: skip
 
-        # [TILE_KV, TILE_DV]; 0 beyond end_paged like K, because a weight of 0 times a stale NaN is NaN
-        v = load_paged_tile(
-            v_cache_ptr + kv_head * stride_v_head, table_ptr, start, end_paged, block_size, head_dim_v,
-            stride_v_block, stride_v_slot, stride_v_dim, stride_table_column, TILE_KV, TILE_DV,
-        ).to(tl.float32)  # fmt: skip
+    # The next tile's blocks are looked up one tile ahead: K and V on their way never wait for the table.
+    block = whole_tile_blocks(table_ptr, first_whole, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
+    for tile in range(first_whole, end_whole):
+        next_block = whole_tile_blocks(table_ptr, tile + 1, end_whole, stride_table_column, BLOCK_SIZE, TILE_KV)
+        if k_rows is not None:
+            k = load_rows(k_rows, block, tile, kv_head, BLOCK_SIZE, HEAD_DIM, TILE_KV)  # [TILE_KV, TILE_D]
+            v = load_rows(v_rows, block, tile, kv_head, BLOCK_SIZE, HEAD_DIM_V, TILE_KV)  # [TILE_KV, TILE_DV]
+        else:
+            k = load_tile(
+                k_head_ptr, block, tile, None, stride_k_block, stride_k_slot, stride_k_dim,
+                BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+            )  # [TILE_KV, TILE_D]  # fmt: skip
+            v = load_tile(
+                v_head_ptr, block, tile, None, stride_v_block, stride_v_slot, stride_v_dim,
+                BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+            )  # [TILE_KV, TILE_DV]  # fmt: skip
+        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+        distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
+        scores = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
+        m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
+        block = next_block
 
-        key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
-        m, l, acc = attend_tile(
-            q, k, v, position, key, end_paged, window_left, window_right, paged_scale, softcap, slope, m, l, acc
-        )
+    for tile in tl.range(end_whole, end_tile, num_stages=1):
+        key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
+        there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
+        block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
+        k = load_tile(
+            k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
+            BLOCK_SIZE, HEAD_DIM, TILE_KV, TILE_D,
+        )  # [TILE_KV, TILE_D]  # fmt: skip
+        v = load_tile(
+            v_head_ptr, block, tile, there, stride_v_block, stride_v_slot, stride_v_dim,
+            BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
+        )  # [TILE_KV, TILE_DV]  # fmt: skip
+        m, l, acc = add_tile(
+            q, k.to(q.dtype), v.to(q.dtype), position, key, there, window_left, window_right,
+            paged_scale, softcap, slope, m, l, acc,
+        )  # fmt: skip
 
     # What was summed so far is V / v_scale; the new tokens are not scaled.
     if v_scale_ptr is not None:
         acc *= tl.load(v_scale_ptr + kv_head * stride_v_scale_head)
 
     if k_new_ptr is not None:
-        to_row = query_start - cached_len  # the first new token is the key at cached_len, and lies in row query_start
-        for start in range(tl.maximum(first_key, cached_len), end_key, TILE_KV):
-            # [TILE_KV, TILE_D]
-            k = load_dense_tile(
-                k_new_ptr + kv_head * stride_k_new_head, start + to_row, end_key + to_row, head_dim,
-                stride_k_new_token, stride_k_new_dim, TILE_KV, TILE_D,
-            ).to(tl.float32)  # fmt: skip
-
-            # [TILE_KV, TILE_DV]
-            v = load_dense_tile(
-                v_new_ptr + kv_head * stride_v_new_head, start + to_row, end_key + to_row, head_dim_v,
-                stride_v_new_token, stride_v_new_dim, TILE_KV, TILE_DV,
-            ).to(tl.float32)  # fmt: skip
-
+        # The first new token is the key at cached_len, and lies in row query_start.
+        for start in tl.range(tl.maximum(first_key, cached_len), end_key, TILE_KV, num_stages=1):
             key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
-            m, l, acc = attend_tile(
-                q, k, v, position, key, end_key, window_left, window_right, scale, softcap, slope, m, l, acc
+            there = key < end_key  # [TILE_KV]
+            new_row = query_start + key - cached_len  # [TILE_KV]
+            k = load_dense_tile(
+                k_new_ptr + kv_head * stride_k_new_head, new_row, there, stride_k_new_token, stride_k_new_dim,
+                HEAD_DIM, TILE_D,
+            )  # [TILE_KV, TILE_D]  # fmt: skip
+            v = load_dense_tile(
+                v_new_ptr + kv_head * stride_v_new_head, new_row, there, stride_v_new_token, stride_v_new_dim,
+                HEAD_DIM_V, TILE_DV,
+            )  # [TILE_KV, TILE_DV]  # fmt: skip
+            m, l, acc = add_tile(
+                q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc
             )
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
-    l = tl.where(l == 0.0, 1.0, l)
-    out = acc / l[:, None]  # [TILE_Q, TILE_DV]
-
+    out = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # [TILE_Q, TILE_DV]
     # [TILE_Q, TILE_DV]
-    out_offset = token[:, None] * stride_out_token + head * stride_out_head + dim_v[None, :] * stride_out_dim
-    in_out = in_seq[:, None] & (dim_v < head_dim_v)[None, :]
+    out_offset = token[:, None] * stride_out_token + head[:, None] * stride_out_head + dim_v[None, :] * stride_out_dim
+    in_out = in_seq[:, None] & (dim_v < HEAD_DIM_V)[None, :]
     tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_out)
     if lse_ptr is not None:
-        tl.store(lse_ptr + token * tl.num_programs(1) + head, m + tl.log(l), mask=in_seq)
+        heads = tl.num_programs(1) * GROUP
+        tl.store(lse_ptr + token * heads + head, (m + tl.log2(l)) / LOG2E, mask=in_seq)
 
 
 # --- the wrapper -------------------------------------------------------------------------------------------------
@@ -277,8 +310,11 @@ def paged_extend(
     out=None,
     return_lse=False,
     max_query_len=None,
-    tile_q=16,
+    tile_q=None,
     tile_kv=None,
+    num_warps=None,
+    num_stages=None,
+    tma=False,
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
 
@@ -286,6 +322,8 @@ def paged_extend(
     num_kv_heads, dim], packed as q is, in q's type and not scaled; then cache and block_tables hold only the tokens
     before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
     than needed, query_starts are read: a GPU has to be waited for.
+    A tile has tile_q rows (a new token and a query head each) and tile_kv keys, or as many as there is room for.
+    With tma whole tiles come by the tensor memory accelerator, where they are whole rows of a cache.
     v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
     k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
     """
@@ -297,57 +335,32 @@ def paged_extend(
     check_devices(q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens)
     check_devices(q, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
-    tile_d, tile_dv = padded(q.shape[2]), padded(v_cache.shape[3])
-    tile_kv = keys_per_tile(tile_d, q.element_size()) if tile_kv is None else tile_kv
-    check_tiles(tile_q, tile_kv)
-
     tokens, num_q_heads, head_dim = q.shape
-    _, block_size, num_kv_heads, head_dim_v = v_cache.shape
-    num_seqs = len(kv_lens)
+    num_kv_heads, head_dim_v = v_cache.shape[2:]
     max_query_len = longest(query_starts) if max_query_len is None else max_query_len
+    launch = launch_for(q, k_cache, v_cache, tile_q, tile_kv, num_warps, num_stages)
+    k_rows, v_rows = rows_of(k_cache, v_cache, launch) if tma else (None, None)
     out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
-    paged_extend_kernel[(triton.cdiv(max_query_len, tile_q), num_q_heads, num_seqs)](
-        out_ptr=out,
-        lse_ptr=lse,
-        q_ptr=q,
-        k_cache_ptr=k_cache,
-        v_cache_ptr=v_cache,
-        k_new_ptr=k_new,
-        v_new_ptr=v_new,
-        block_tables_ptr=block_tables,
-        query_starts_ptr=query_starts,
-        kv_lens_ptr=kv_lens,
-        alibi_slopes_ptr=alibi_slopes,
-        sinks_ptr=sinks,
-        k_scale_ptr=k_scale,
-        v_scale_ptr=v_scale,
+    row_tiles = triton.cdiv(max_query_len * launch["GROUP"], launch["TILE_Q"])
+    paged_extend_kernel[(row_tiles, num_kv_heads, len(kv_lens))](
+        out, lse,
+        q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens, alibi_slopes, sinks, k_scale, v_scale,
+        k_rows, v_rows,
         scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
         window_right=keys_ahead(causal, window[1]),
-        block_size=block_size,
-        head_dim=head_dim,
-        head_dim_v=head_dim_v,
-        group=num_q_heads // num_kv_heads,
-        **strides("out", out, "token head dim"),
-        **strides("q", q, "token head dim"),
-        **strides("k", k_cache, "block slot head dim"),
-        **strides("v", v_cache, "block slot head dim"),
-        **strides("k_new", k_new, "token head dim"),
-        **strides("v_new", v_new, "token head dim"),
+        **strides("out", out, "token head dim"), **strides("q", q, "token head dim"),
+        **strides("k", k_cache, "block slot head dim"), **strides("v", v_cache, "block slot head dim"),
+        **strides("k_new", k_new, "token head dim"), **strides("v_new", v_new, "token head dim"),
         **strides("table", block_tables, "seq column"),
-        **strides("starts", query_starts, "seq"),
-        **strides("lens", kv_lens, "seq"),
-        **strides("slopes", alibi_slopes, "head"),
-        **strides("sinks", sinks, "head"),
+        **strides("starts", query_starts, "seq"), **strides("lens", kv_lens, "seq"),
+        **strides("slopes", alibi_slopes, "head"), **strides("sinks", sinks, "head"),
         **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
         **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
-        TILE_Q=tile_q,
-        TILE_KV=tile_kv,
-        TILE_D=tile_d,
-        TILE_DV=tile_dv,
-    )
+        **launch,
+    )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
@@ -363,16 +376,39 @@ def keys_ahead(causal, right):
     return right if right >= 0 else None
 
 
-def padded(head_dim):
-    return max(triton.next_power_of_2(head_dim), SMALLEST_TILE)
+def launch_for(q, k_cache, v_cache, tile_q=None, tile_kv=None, num_warps=None, num_stages=None):
+    """Shapes, tiles and how many of them are on their way at once: what fits the shared memory of a Hopper."""
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    tile_d, tile_dv = padded(head_dim), padded(v_cache.shape[3])
+    bytes_per_key = (tile_d + tile_dv) * q.element_size()
+    num_warps = num_warps or (4 if bytes_per_key <= 1024 else 8)
+    tile_q = tile_of("tile_q", tile_q or 64, num_warps * Q_BYTES // (tile_d * q.element_size()))
+    tile_kv = tile_of("tile_kv", tile_kv or 64, KV_BYTES // bytes_per_key)
+    return {
+        "GROUP": q.shape[1] // num_kv_heads, "BLOCK_SIZE": block_size,
+        "HEAD_DIM": head_dim, "HEAD_DIM_V": v_cache.shape[3],
+        "TILE_Q": tile_q, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv,
+        "num_warps": num_warps, **stages_for(num_stages, tile_kv * bytes_per_key),
+    }  # fmt: skip
 
 
-def keys_per_tile(tile_d, bytes_each):
-    """32, or 16 where a key takes a KiB or more: K and V of 256 float32 must fit the 64 KiB of an MI300X.
+def rows_of(k_cache, v_cache, launch):
+    """Both caches as rows of slots, for loads of whole tiles; None where a tile is not a part of some whole rows."""
+    dims = ((k_cache, launch["TILE_D"]), (v_cache, launch["TILE_DV"]))
+    if launch["BLOCK_SIZE"] % launch["TILE_KV"] or not all(is_of_rows(cache, tile) for cache, tile in dims):
+        return None, None
+    return tuple(
+        TensorDescriptor(
+            cache, [cache.shape[0] * cache.shape[1], cache.stride(1)], [cache.stride(1), 1], [launch["TILE_KV"], tile]
+        )
+        for cache, tile in dims
+    )
 
-    Wider heads in float32, and those of MLA, fit NVIDIA's GPUs from sm_80 on.
-    """
-    return 32 if tile_d * bytes_each < 1024 else 16
+
+def is_of_rows(cache, tile):
+    """Whether one token's heads lie one after the other, a head as wide as its tile, and each token after the other."""
+    aligned = cache.data_ptr() % 16 == 0 and tile * cache.element_size() % 16 == 0
+    return cache.is_contiguous() and cache.shape[3] == tile and len(cache) > 0 and aligned
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------
@@ -410,12 +446,6 @@ def check_new(q, v_cache, k_new, v_new):
         check_shape("v_new", v_new, (tokens, num_kv_heads, v_cache.shape[3]), "to have q's tokens and v_cache's heads")
         check_dtype("k_new", k_new, (q.dtype,))
         check_dtype("v_new", v_new, (q.dtype,))
-
-
-def check_tiles(tile_q, tile_kv):
-    for name, tile in (("tile_q", tile_q), ("tile_kv", tile_kv)):
-        if tile < SMALLEST_TILE or tile & (tile - 1):
-            raise ValueError(f"{name} is {tile}, but expected a power of two from {SMALLEST_TILE}")
 
 
 # --- what only the values tell -----------------------------------------------------------------------------------

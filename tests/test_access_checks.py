@@ -101,32 +101,27 @@ def test_a_block_id_that_is_multiplied_in_32_bits_is_told_with_its_numbers(tmp_p
 
 # --- scratch -----------------------------------------------------------------------------------------------------
 
-LSE = "+ head * stride_lse_head, m + tl.log(l))"
+LSE = "tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_group)"
 
 
 def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_path: Path) -> None:
-    subject = mutant(tmp_path, "split_decode.py", "split_decode", (LSE, LSE[:-1] + ", mask=l > 0.0)"))
+    subject = mutant(tmp_path, "split_decode.py", "split_decode", (LSE, LSE[:-1] + " & (l > 0.0))"))
     result = judged(SPLIT, subject)
-    line = line_of(tmp_path, "merge.py", "lse = tl.load(lses_ptr")
+    line = line_of(tmp_path, "split_decode.py", "lse = tl.load(lses_ptr")
     (finding,) = [finding for finding in result.findings if finding.kind == "uninitialised read"]
     assert (finding.line, finding.family) == (line, "wrong output")
-    assert finding.accuses.startswith(f"uninitialised read of lses_ptr [1, 1, 0] by program [1, 0, 0] at {line}")
+    assert finding.accuses.startswith(f"uninitialised read of lses_ptr [0, 0, 1] by program [0, 3, 0] at {line}")
     assert "moved when memory that nobody had written held something else" in finding.message
     assert headline(result).line == line
-    full = replace(SPLIT, seqs=lens(64, 64))
+    full = replace(SPLIT, seqs=lens(256, 256))
     assert judged(full, subject).findings == ()
 
 
 def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -> None:
-    source = (shipped("kernels") / "merge.py").read_text()
-    old = source[source.index("        if lse != -float") : source.index("    # If all are empty")]
-    new = """        outs_offset = state * stride_outs_state + dim * stride_outs_dim
-        out = tl.load(outs_ptr + outs_offset, mask=in_head, other=0.0).to(tl.float32)
-        if lse != -float("inf"):
-            m, l, acc = add_state(out, lse, m, l, acc)
-
-"""
-    result = judged(SPLIT, mutant(tmp_path, "merge.py", "split_decode", (old, new)))
+    load = "out = tl.load(outs_ptr + split * HEAD_DIM_V, mask={mask} & in_head, other=0.0)"
+    old, new = load.format(mask="seen[:, None]"), load.format(mask="in_group[:, None]")
+    new = f"{new}\n        out = tl.where(seen[:, None], out, 0.0)"
+    result = judged(SPLIT, mutant(tmp_path, "split_decode.py", "split_decode", (old, new)))
     assert result.findings == ()
     assert result.runs == judged(SPLIT, subjects.from_function(split_decode)).runs + 1  # with the scratch refilled
 
@@ -159,23 +154,24 @@ def test_undefined_lanes_that_are_masked_later_are_legal(tmp_path: Path) -> None
 
 
 def test_rows_of_an_allocated_output_that_no_program_writes_are_counted_and_placed(tmp_path: Path) -> None:
-    short = ("[(triton.cdiv(max_query_len, tile_q), ", "[(max_query_len // tile_q, ")
-    case = Case(op="extend", seqs=(Seq(query_len=18, kv_len=18),), num_q_heads=2)
+    rows = 'max_query_len * launch["GROUP"]'
+    short = (f'triton.cdiv({rows}, launch["TILE_Q"])', f'{rows} // launch["TILE_Q"]')
+    case = Case(op="extend", seqs=(Seq(query_len=34, kv_len=34),), num_q_heads=2)
     result = run_case(case, mutant(tmp_path, "extend.py", "extend", short), "gridsim", thorough=True, explain=True)
     finding = headline(result)
-    assert (finding.kind, finding.family, finding.where) == ("unwritten output", "wrong output", (0, 16, 0, 0))
+    assert (finding.kind, finding.family, finding.where) == ("unwritten output", "wrong output", (0, 32, 0, 0))
     assert finding.message == (
-        "64 of 576 elements of out were never written, first out[sequence 0, token 16, head 0, dim 0]"
+        "64 of 1088 elements of out were never written, first out[sequence 0, token 32, head 0, dim 0]"
     )
     assert finding.explains == ()  # what is not there has no weights
-    whole = replace(case, seqs=(Seq(query_len=16, kv_len=18),))
+    whole = replace(case, seqs=(Seq(query_len=32, kv_len=34),))
     assert judged(whole, mutant(tmp_path, "extend.py", "extend", short)).findings == ()
 
 
 def test_a_write_before_the_cache_is_told_with_the_token_that_it_writes(tmp_path: Path) -> None:
     truncated = (
-        "    if slot >= 0:\n        block = slot // block_size\n",
-        "    block = slot // block_size\n    if block >= 0:\n",
+        "    written = slot >= 0  # [TOKENS]\n",
+        "    written = (slot // block_size >= 0) & (token < tokens)  # [TOKENS]\n",
     )
     case = Case(op="cache_write", slots=Slots(tail_padding=1))
     finding = headline(judged(case, mutant(tmp_path, "cache_write.py", "cache_write", truncated)))

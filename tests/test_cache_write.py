@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from test_decode import spread
+from unlaunched import asked_of_torch
 
 from harness.executors import gridsim
 from harness.folders import load
@@ -162,6 +163,25 @@ MAPPINGS = {
 @pytest.mark.parametrize("slots", MAPPINGS.values(), ids=MAPPINGS)
 def test_slot_mappings_of_every_kind(slots: torch.Tensor) -> None:
     check_write(slots=slots)
+
+
+@pytest.mark.parametrize("dims", [(300, 300), (700, 16), (16, 1400), (2000, 2000)])
+def test_wide_rows_are_written_fewer_at_once(dims: tuple[int, int]) -> None:
+    check_write(dims=dims)
+
+
+@pytest.mark.parametrize(
+    ("k_numbers", "v_numbers", "tokens"),
+    [(16, 1, 16), (256, 256, 16), (1024, 1024, 4), (1024, 512, 4), (576, 1, 4), (100, 4096, 1), (9000, 9000, 1)],
+)
+def test_a_program_takes_as_many_tokens_as_make_a_tile(k_numbers: int, v_numbers: int, tokens: int) -> None:
+    assert cache_write.launch_for(k_numbers, v_numbers)["TOKENS"] == tokens
+
+
+def test_nothing_is_allocated_and_nothing_waited_for() -> None:
+    k, cache, slots = torch.zeros(3, 2, 16), torch.zeros(4, 8, 2, 16), torch.tensor([3, -1, 5])
+    given = {"k": k, "v": k, "k_cache": cache, "v_cache": cache, "slot_mapping": slots}
+    assert asked_of_torch(cache_write, "paged_cache_write_kernel", "paged_cache_write", given) == set()
 
 
 def test_without_v_only_k_is_written() -> None:

@@ -534,5 +534,5 @@ def test_a_call_that_puts_dense_new_tokens_into_the_cache_is_found() -> None:
 
 def test_a_call_that_looks_for_dense_new_tokens_in_the_cache_is_found_and_accused_of_the_read() -> None:
     findings = {finding.kind: finding for finding in extending(ours._attend).findings}
-    accused = "dead read of block_tables [1, 0] (past the end of row 1) by program [0, 0, 1] at paged_tile.py:"
+    accused = "dead read of block_tables [1, 0] (past the end of row 1) by program [0, 0, 1] at tile.py:"
     assert findings["not finite"].accuses.startswith(accused)

@@ -230,18 +230,22 @@ def test_an_fp8_cache_serves_queries_of_every_type(dtype: Any) -> None:
 # --- calls without a Case ----------------------------------------------------------------------------------------
 
 
-def attend(kernel: Any = paged_decode, **changes: Any) -> Any:
-    """Two sequences of 3 and 5 tokens in blocks of 4, with some arguments changed."""
+def arguments() -> dict[str, Any]:
+    """Two sequences of 3 and 5 tokens in blocks of 4."""
     generator = torch.Generator().manual_seed(0)
-    arguments = {
+    return {
         "q": torch.randn(2, 4, 16, generator=generator),
         "k_cache": torch.randn(5, 4, 2, 16, generator=generator),
         "v_cache": torch.randn(5, 4, 2, 16, generator=generator),
         "block_tables": torch.tensor([[4, 0], [2, 1]], dtype=torch.int32),
         "kv_lens": torch.tensor([3, 5], dtype=torch.int32),
     }
+
+
+def attend(kernel: Any = paged_decode, **changes: Any) -> Any:
+    """The same with some arguments changed."""
     with gridsim.active(gridsim.Memory()):
-        return kernel(**(arguments | changes))
+        return kernel(**(arguments() | changes))
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:

@@ -127,11 +127,11 @@ def test_looking_for_the_earlier_call_ends_when_its_time_does(monkeypatch: Any) 
 #: A grid that is planned by the first call alone.
 PLANS_ONCE = changed(
     "extend.py",
-    "[(triton.cdiv(max_query_len, tile_q), num_q_heads, num_seqs)]",
-    "[(GRIDS.setdefault(num_seqs, triton.cdiv(max_query_len, tile_q)), num_q_heads, num_seqs)]",
+    "[(row_tiles, num_kv_heads, len(kv_lens))]",
+    "[(GRIDS.setdefault(len(kv_lens), row_tiles), num_kv_heads, len(kv_lens))]",
     "extend",
 )
-LONG = Case(op="extend", seqs=(Seq(query_len=17, kv_len=17),))
+LONG = Case(op="extend", seqs=(Seq(query_len=65, kv_len=65),))
 
 
 def planning_once(folder: Path) -> str:
@@ -152,7 +152,7 @@ def test_a_call_before_it_runs_first_in_a_worker_that_has_seen_no_other(tmp_path
     finding = after.headline
     assert finding is not None
     assert finding.kind == "unwritten output"
-    assert finding.message.startswith("when another call came first in the same process, 16 of 272 elements of out")
+    assert finding.message.startswith("when another call came first in the same process, 16 of 1040 elements of out")
     assert finding.accuses.startswith("what the subject keeps from one call for the next")
 
 

@@ -6,7 +6,7 @@ from mistaken import ACC, SUM, line_of
 
 from harness.case import Case
 from harness.inputs import materialise
-from harness.landmarks import WORDS, at, landmarks, told
+from harness.landmarks import MOST, WORDS, at, landmarks, told
 from harness.pipeline import the_executor
 from harness.subjects import Subject, load
 
@@ -23,11 +23,17 @@ def test_each_step_of_a_starter_is_found_on_its_line(op):
     assert of(load(f"harness/starters/{op}.py:{op}"), op) == wanted
 
 
-@pytest.mark.parametrize("name", ["ours.decode", "ours.split_decode", "ours.extend"])
-def test_each_step_of_our_own_kernels_is_found(name):
-    found = of(load(name), name.removeprefix("ours.").removeprefix("split_"))
+def test_each_step_of_our_textbook_kernel_is_found_on_one_line():
+    found = of(load("ours.decode"), "decode")
     assert set(found) == set(WORDS)
     assert all(len(lines) == 1 for lines in found.values()), found
+
+
+@pytest.mark.parametrize("name", ["ours.split_decode", "ours.extend"])
+def test_each_step_of_our_fast_kernels_is_found_in_the_tiles_that_they_share(name):
+    found = of(load(name), name.removeprefix("ours.").removeprefix("split_"))
+    assert set(found) == set(WORDS)
+    assert all(0 < len(lines) <= MOST and lines[0].startswith("tile.py:") for lines in found.values()), found
 
 
 def test_what_torch_computes_has_no_landmarks():

@@ -28,6 +28,7 @@ ALIKE = {
     "table_pad": "where nothing is padded, nothing shows; 0 may be another sequence's block",
     "slid_out": "one block that is gone looks like one that is there",
     "spare_blocks": "those of empty rows, and of far blocks, are told by the size of the pool",
+    "hints": "which config was drawn is no argument of a call",
     "extra_columns": "the widest row of a batch without blocks has one column",
 }
 #: What must never differ in a call that attends.

@@ -14,8 +14,8 @@ from harness.subjects import WrongUse
 
 KERNELS = folder("kernels")
 EQUIVALENT = folder("mutants") / "equivalent.toml"
-#: The files of the subjects that the exam changes everywhere.
-FILES = ("decode.py", "extend.py", "paged_tile.py", "cache_write.py")
+#: The files that the exam changes everywhere, and the one that it changes where it is asked for gather.
+FILES = ("decode.py", "extend.py", "tile.py", "paged_tile.py", "cache_write.py")
 of_ours = cache(lambda name: changes(KERNELS / name))
 every_file = pytest.mark.parametrize("name", FILES)
 

@@ -228,7 +228,7 @@ def test_what_is_handed_on_in_16_bits_breaks_the_promise_of_float32() -> None:
         scores_only[(1,)](torch.empty(N, dtype=torch.bfloat16), q, k, N, D)
         products[(1,)](out, q, k, v, N, D, False)
     (told,) = reading(trace, "bfloat16", {"partial_dtype": "float32"}).broken
-    assert told.startswith("what one kernel hands to the next: declared float32, but bfloat16 at test_reading.py:")
+    assert told.startswith("what one program hands to the next: declared float32, but bfloat16 at test_reading.py:")
 
 
 def test_a_promise_that_is_kept_or_not_made_is_not_mentioned() -> None:
