@@ -2,6 +2,7 @@
 
 import mmap
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -46,12 +47,12 @@ class Tensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    @property
+    @cached_property
     def view(self) -> Array:
         """The values, writable."""
         return _strided(self.storage.data, self.offset, self.shape, self.strides)
 
-    @property
+    @cached_property
     def state(self) -> NDArray[np.uint8]:
         """The states, in the shape of the tensor, writable."""
         return _strided(self.storage.state, self.offset, self.shape, self.strides)
