@@ -23,6 +23,7 @@ from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
 from harness.results import NOT_WRITTEN, PLATFORM, RETIRE_NOTE, Result
 from harness.running import Elsewhere
+from harness.stopwatch import phase
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
 from harness.traits import avoidable, rung, traits
@@ -282,6 +283,7 @@ class Campaign:
             raise Stop
         return result
 
+    @phase("counting")
     def _count(self, result: Result) -> None:
         self.runs += result.runs
         self.compile_seconds += result.compile_seconds

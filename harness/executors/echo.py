@@ -85,16 +85,20 @@ class Echo:
                 _bytes(tensor)[places] = numbers
 
 
-def listen(echo: Echo) -> None:
+#: The one of this process.
+THE_ECHO = Echo()
+
+
+def listen() -> None:
     """Hear the launches that come."""
-    echo.listens = True
-    echo.sounds.clear()
-    echo.texts.clear()
+    THE_ECHO.listens = True
+    THE_ECHO.sounds.clear()
+    THE_ECHO.texts.clear()
 
 
-def repeat(echo: Echo) -> None:
+def repeat() -> None:
     """Give back what was heard, and remember nothing else of the case."""
-    echo.listens = False
+    THE_ECHO.listens = False
     values.forget()
 
 
