@@ -1,7 +1,9 @@
 """From a Case to the tensors of a call: live data, poison wherever nobody may read, fences round everything."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,10 @@ class Inputs:
 
     def tensors(self) -> dict[str, Any]:
         """The tensors that are there, by name."""
+        return dict(self._tensors)
+
+    @cached_property
+    def _tensors(self) -> dict[str, Any]:
         return {name: value for name in TENSOR_NAMES if (value := getattr(self, name)) is not None}
 
     def map(self, function: Callable[[str, Any], Any]) -> "Inputs":
@@ -398,14 +404,20 @@ def _await(cache: Tensor, stored: Stored | None) -> None:
         cache.state[stored.blocks, stored.offsets] = LIVE
 
 
+def _noise(case: Case, blocks: Array, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Random bits for the blocks, [blocks, *shape]; K, V and the cases of a relation have many of them in common."""
+    made, elements = values.made(case).setdefault(("noise", dtype, shape), {}), math.prod(shape)
+    missing = np.array([block for block in blocks.tolist() if block not in made], dtype=np.int64)
+    found = random_poison(case.data_seed, missing[:, None] * elements + np.arange(elements), dtype)
+    made.update(zip(missing.tolist(), found, strict=True))
+    return np.array([made[block] for block in blocks.tolist()], dtype=found.dtype).reshape(len(blocks), *shape)
+
+
 def _poison_blocks(case: Case, cache: Tensor, blocks: Any, kind: str) -> None:
     """Poison in some blocks by their ids, or in all (`...`); not with random bits, which are keyed by place."""
     dtype = cache.storage.dtype
     if kind == "random_bits":
-        shape = (len(blocks), *cache.shape[1:])
-        elements = contiguous(cache.shape)[0]
-        places = blocks[:, None] * elements + np.arange(elements)
-        cache.view[blocks] = random_poison(case.data_seed, places, dtype).reshape(shape)
+        cache.view[blocks] = _noise(case, blocks, dtype, cache.shape[1:])
     else:
         cache.view[blocks] = poison(kind, dtype)
     cache.state[blocks] = DEAD

@@ -1,5 +1,6 @@
 """Strided tensors over flat storage that has a fence at both ends and knows which elements are live."""
 
+import math
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,7 +101,7 @@ def strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, shift:
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements."""
-    return tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def poison(kind: str, dtype: str) -> Any:

@@ -113,9 +113,14 @@ def _recipe(case: Case) -> Case:
 
 
 @lru_cache(maxsize=1)
-def _made(recipe: Case) -> dict[tuple[str, Seq], NDArray[Any]]:  # noqa: ARG001  (it is the key)
+def _made(recipe: Case) -> dict[Any, Any]:  # noqa: ARG001  (it is the key)
     """What has been made for the latest recipe."""
     return {}
+
+
+def made(case: Case) -> dict[Any, Any]:
+    """What has been made for this case and those that differ from it in placing alone; for more to be kept in."""
+    return _made(_recipe(case))
 
 
 def forget() -> None:
@@ -128,11 +133,11 @@ def _once(make: Callable[[Case, Seq], NDArray[Any]]) -> Callable[[Case, Seq], ND
 
     @wraps(make)
     def found(case: Case, seq: Seq) -> NDArray[Any]:
-        made, key = _made(_recipe(case)), (make.__name__, seq)
-        if key not in made:
-            made[key] = make(case, seq)
-            made[key].flags.writeable = False
-        return made[key]
+        there, key = made(case), (make.__name__, seq)
+        if key not in there:
+            there[key] = make(case, seq)
+            there[key].flags.writeable = False
+        return there[key]  # type: ignore[no-any-return]
 
     return found
 
