@@ -143,7 +143,9 @@ class Laps:
 )
 @device_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the campaign.")
-@click.option("--looks/--base-set", default=True, show_default=True, help="With looks, or the base set of checks alone.")
+@click.option(
+    "--looks/--base-set", default=True, show_default=True, help="With looks, or the base set of checks alone."
+)
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write all of it to this file.")
 @one_line_errors
 def main(file: Path | None, subjects: tuple[str, ...], op: str | None, executor: str | None, **options: Any) -> int:
