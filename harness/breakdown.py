@@ -143,9 +143,7 @@ class Laps:
 )
 @device_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the campaign.")
-@click.option(
-    "--looks/--base-set", default=True, show_default=True, help="With looks, or the base set of checks alone."
-)
+@click.option("--looks/--base-set", default=True, show_default=True, help="With looks, or the base set alone.")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write all of it to this file.")
 @one_line_errors
 def main(file: Path | None, subjects: tuple[str, ...], op: str | None, executor: str | None, **options: Any) -> int:
@@ -224,7 +222,8 @@ def _by_subject(laps: Iterable[Lap]) -> Iterator[tuple[str, tuple[int, float]]]:
 def lines(found: Breakdown) -> Iterator[str]:
     """The breakdown as a table."""
     checks = "with looks" if found.looks else "the base set alone"
-    yield f"{found.executor} ({found.platform}), {checks}, seed {found.seed}: {found.cases} cases in {found.seconds:.1f} s"
+    yield f"{found.executor} ({found.platform}), {checks}, seed {found.seed}"
+    yield f"{found.cases} cases in {found.seconds:.1f} s; {found.declined} were declined"
     yield f"{found.cases_per_second:.1f} cases a second, {found.compile_share:.1%} of the time {COMPILING}"
     yield from (f"{name}: {cases} cases, {mean:.1f} ms each" for name, (cases, mean) in found.subjects.items())
     yield f"{'milliseconds of a case':<24}{'share':>8}{'mean':>9}{'median':>9}   10 % to 90 %"

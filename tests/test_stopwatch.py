@@ -57,9 +57,14 @@ def test_a_whole_phase_takes_the_time_of_those_inside_but_not_what_is_moved(cloc
 
 def test_an_exception_ends_its_phases(clock):
     watch = Stopwatch()
-    with pytest.raises(ValueError, match="wrong"), watch.phase("outer"), watch.phase("inner", whole=True):
+
+    @watch.phase("inner", whole=True)
+    def wrong():
         clock(1)
         raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"), watch.phase("outer"):
+        wrong()
     clock(4)
     with watch.phase("next"):
         clock(2)

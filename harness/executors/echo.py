@@ -20,7 +20,7 @@ from harness.subjects import Subject
 
 @dataclass(frozen=True)
 class Sound:
-    """What one launch wrote into the storage of each tensor among its arguments, places and bytes, or what it raised."""
+    """What one launch wrote into the storage of each of its tensors, places and bytes, or what it raised."""
 
     writes: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
     error: Exception | None = None
