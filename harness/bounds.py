@@ -237,4 +237,4 @@ def _unfold(x: Array, tokens: int, group: int) -> Array:
     """Undoes `_fold`: [K, tokens * group, ...] to [tokens, K * group, ...]."""
     rest = x.shape[2:]
     apart = x.reshape(len(x), tokens, group, *rest)
-    return np.moveaxis(apart, 1, 0).reshape(tokens, len(x) * group, *rest)
+    return apart.transpose(1, 0, *range(2, apart.ndim)).reshape(tokens, len(x) * group, *rest)

@@ -23,6 +23,7 @@ from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
 from harness.results import NOT_WRITTEN, PLATFORM, RETIRE_NOTE, Result
 from harness.running import Elsewhere
+from harness.stopwatch import phase
 from harness.subjects import Declaration
 from harness.summary import Found, Summary, merge_findings
 from harness.traits import avoidable, rung, traits
@@ -32,6 +33,8 @@ NEAR = 0
 #: The rungs that rounds draw up to, in turn: mostly everything, since one round cannot have all features, but the low
 #: rungs must have their cases for a verdict.
 LADDER = (6, 1, 6, 3, 2, 6, 4, NEAR, 6, 5, NEAR)
+#: So many rounds of one subject and rung share a pool of compile-time constants where a kernel takes long to compile.
+STAYS = {"gpu": 4}
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
@@ -112,6 +115,7 @@ class Campaign:
     times: list[float] = field(default_factory=list)
     finished: float | None = None
     probed: list[str] | None = None
+    visits: dict[tuple[str, int], int] = field(default_factory=dict)  # subject and rung to rounds so far
     unwritten: dict[str, list[str]] = field(default_factory=dict)  # subject to what it says is not written yet
 
     def __post_init__(self) -> None:
@@ -211,7 +215,8 @@ class Campaign:
         self.subject = names[number % len(names)]
         turn = number // len(names)
         round_seed = random.Random(f"{self.plan.seed} {number}").getrandbits(32)  # noqa: S311
-        drawn = self.profile(round_seed, LADDER[turn % len(LADDER)])
+        step = LADDER[turn % len(LADDER)]
+        drawn = self.profile(self._pool_seed(round_seed, step or 6), step)
         hunt = Hunt(self, self.subject)
         try:
             hunt.search(drawn, round_seed)
@@ -223,6 +228,14 @@ class Campaign:
         finally:
             self.shrinking = ""
             self._report(hunt)
+
+    def _pool_seed(self, round_seed: int, step: int) -> int:
+        """The round's own, or where pools stay that of the first of so many rounds like this one."""
+        if (stays := STAYS.get(self.plan.executor, 1)) == 1:
+            return round_seed
+        visit = self.visits.get((self.subject, step), 0)
+        self.visits[self.subject, step] = visit + 1
+        return random.Random(f"{self.plan.seed} {self.subject} {step} {visit // stays}").getrandbits(32)  # noqa: S311
 
     def profile(self, round_seed: int, step: int) -> Profile:
         """What a round draws: up to a rung, near cases that did what few others did, or near recorded calls."""
@@ -282,6 +295,7 @@ class Campaign:
             raise Stop
         return result
 
+    @phase("counting")
     def _count(self, result: Result) -> None:
         self.runs += result.runs
         self.compile_seconds += result.compile_seconds

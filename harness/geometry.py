@@ -1,6 +1,7 @@
 """Where the logical blocks of a case lie in the pool."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,17 @@ class Geometry:
     tables: tuple[NDArray[np.int64], ...]  # one per sequence of the batch, [blocks_of(seq)]
     num_blocks: int
 
-    @property
+    @cached_property
     def used(self) -> NDArray[np.int64]:
         """The ids in use, ascending."""
         return np.unique(np.concatenate(self.tables)) if self.tables else np.empty(0, np.int64)
+
+    @property
+    def spare(self) -> NDArray[np.int64]:
+        """The ids that no sequence has, ascending; only of a pool that is not far."""
+        free = np.ones(self.num_blocks, dtype=np.bool_)
+        free[self.used] = False
+        return np.flatnonzero(free)
 
 
 def lay_out(case: Case, block_stride: int) -> Geometry:

@@ -1,7 +1,9 @@
 """From a Case to the tensors of a call: live data, poison wherever nobody may read, fences round everything."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from harness import values
 from harness.case import WRITING, Case, Hints, Seq
 from harness.geometry import Geometry, lay_out
 from harness.states import partial_states
+from harness.stopwatch import phase
 from harness.tensors import DEAD, FENCE, LIVE, Array, Tensor, contiguous, dense, poison, random_poison, reserve, strided
 from harness.writes import NewTokens, Stored, dense_tokens, new_tokens
 
@@ -58,6 +61,10 @@ class Inputs:
 
     def tensors(self) -> dict[str, Any]:
         """The tensors that are there, by name."""
+        return dict(self._tensors)
+
+    @cached_property
+    def _tensors(self) -> dict[str, Any]:
         return {name: value for name in TENSOR_NAMES if (value := getattr(self, name)) is not None}
 
     def map(self, function: Callable[[str, Any], Any]) -> "Inputs":
@@ -87,6 +94,7 @@ class Materials:
         return self.geometry.used if any(tensor is cache for cache in caches) else np.arange(tensor.shape[0])
 
 
+@phase("materialising")
 def materialise(case: Case) -> Materials:
     """Make every tensor of the case."""
     geometry = lay_out(case, _smallest_block_stride(case))
@@ -188,8 +196,8 @@ def _write(tensor: Tensor, where: Any, data: Any) -> None:
 def _queries(case: Case) -> Tensor:
     """Live rows, then poison in those of the padding."""
     tensor = _query_tensor(case, case.tokens)
-    data = np.concatenate([values.query(case, seq) for seq in case.seqs])
-    _write(tensor, slice(0, len(data)), values.cast(data, case.dtype))
+    data = np.concatenate([values.stored_query(case, seq) for seq in case.seqs])
+    _write(tensor, slice(0, len(data)), data)
     _poison_rows(case, tensor, np.arange(case.tokens) >= len(data))
     return tensor
 
@@ -346,9 +354,9 @@ def _smallest_block_stride(case: Case) -> int:
 
 def _caches(case: Case, geometry: Geometry) -> tuple[Tensor, Tensor]:
     k_cache, v_cache = _cache_tensors(case, geometry.num_blocks)
-    _fill(case, geometry, k_cache, case.k_poison, values.keys)
+    _fill(case, geometry, k_cache, case.k_poison, values.stored_keys)
     if not case.v_is_k_prefix:
-        _fill(case, geometry, v_cache, case.v_poison, values.values)
+        _fill(case, geometry, v_cache, case.v_poison, values.stored_values)
     return k_cache, v_cache
 
 
@@ -378,16 +386,16 @@ def _joint_caches(case: Case, num_blocks: int) -> tuple[Tensor, Tensor]:
 
 
 def _fill(case: Case, geometry: Geometry, cache: Tensor, dead: str, live: Callable[[Case, Seq], Array]) -> None:
-    spare = np.setdiff1d(np.arange(geometry.num_blocks), geometry.used) if not cache.storage.sparse else ()
-    scales = values.scales(case)[live is values.values]
-    _poison_blocks(case, cache, geometry.used, dead)
-    _poison_blocks(case, cache, np.asarray(spare, dtype=np.int64), case.spare_poison)
+    if cache.storage.sparse:
+        _poison_blocks(case, cache, geometry.used, dead)
+    else:
+        _poison_blocks(case, cache, geometry.used if dead == "random_bits" else ..., dead)
+        _poison_blocks(case, cache, geometry.spare, case.spare_poison)
     for index, seq in enumerate(case.seqs):
         there = slice(case.slid(seq), case.cached_len(seq))
         if there.start < there.stop:
             blocks, offsets = _slots(geometry, case, index)
-            data = values.encode(live(case, seq)[there], scales, case.cache_dtype)
-            _write(cache, (blocks[there], offsets[there]), data)
+            _write(cache, (blocks[there], offsets[there]), live(case, seq)[there])
 
 
 def _await(cache: Tensor, stored: Stored | None) -> None:
@@ -396,12 +404,20 @@ def _await(cache: Tensor, stored: Stored | None) -> None:
         cache.state[stored.blocks, stored.offsets] = LIVE
 
 
-def _poison_blocks(case: Case, cache: Tensor, blocks: Array, kind: str) -> None:
-    dtype, shape = cache.storage.dtype, (len(blocks), *cache.shape[1:])
+def _noise(case: Case, blocks: Array, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Random bits for the blocks, [blocks, *shape]; K, V and the cases of a relation have many of them in common."""
+    made, elements = values.made(case).setdefault(("noise", dtype, shape), {}), math.prod(shape)
+    missing = np.array([block for block in blocks.tolist() if block not in made], dtype=np.int64)
+    found = random_poison(case.data_seed, missing[:, None] * elements + np.arange(elements), dtype)
+    made.update(zip(missing.tolist(), found, strict=True))
+    return np.array([made[block] for block in blocks.tolist()], dtype=found.dtype).reshape(len(blocks), *shape)
+
+
+def _poison_blocks(case: Case, cache: Tensor, blocks: Any, kind: str) -> None:
+    """Poison in some blocks by their ids, or in all (`...`); not with random bits, which are keyed by place."""
+    dtype = cache.storage.dtype
     if kind == "random_bits":
-        elements = contiguous(cache.shape)[0]
-        places = blocks[:, None] * elements + np.arange(elements)
-        cache.view[blocks] = random_poison(case.data_seed, places, dtype).reshape(shape)
+        cache.view[blocks] = _noise(case, blocks, dtype, cache.shape[1:])
     else:
         cache.view[blocks] = poison(kind, dtype)
     cache.state[blocks] = DEAD

@@ -75,9 +75,9 @@ def truth(materials: Materials) -> Bound:
     return judge(materials, Arithmetic.float64(), platform("float64"), out_dtype="float64")
 
 
-def contradiction(materials: Materials) -> str:
+def contradiction(materials: Materials, exact: Bound | None = None) -> str:
     """Hold the plain definition of `references/float64.py`, which has every feature, against the judge; "" if alike."""
-    wanted, exact, attention = features(materials), truth(materials), load("references", "float64").attention
+    wanted, exact, attention = features(materials), exact or truth(materials), load("references", "float64").attention
     answers = [attention(*gathered(materials, i), **wanted) for i in range(len(materials.case.batch))]
     outs, lses = (np.concatenate(part) for part in zip(*answers, strict=True))
     for name, seen, right, limit in (("out", outs, exact.truth, exact.out), ("lse", lses, exact.truth_lse, exact.lse)):
@@ -92,9 +92,9 @@ def contradiction(materials: Materials) -> str:
     return ""
 
 
-def blindness(materials: Materials) -> str:
+def blindness(materials: Materials, exact: Bound | None = None) -> str:
     """What the comparison with the bound does not see of a truth that was spoilt on purpose; "" if it sees all."""
-    exact = truth(materials)
+    exact = exact or truth(materials)
     if not exact.truth.size:
         return ""
     at = tuple(int(i) for i in np.unravel_index(int(exact.out.argmax()), exact.out.shape))
@@ -108,12 +108,12 @@ def blindness(materials: Materials) -> str:
     return f"the comparison does not let the truth itself pass, on {to_json(materials.case)}" if wrong.any() else ""
 
 
-def disagreement(materials: Materials) -> str | None:
+def disagreement(materials: Materials, exact: Bound | None = None) -> str | None:
     """Hold PyTorch's SDPA in float64 against the judge; None when they agree or the witness declines."""
     wanted, sdpa = features(materials), load("references", "sdpa")
     if sdpa.declines(softcap=materials.case.softcap, sinks=wanted["sinks"], want_lse=False):
         return None
-    exact = truth(materials)
+    exact = exact or truth(materials)
     seen = np.concatenate([_witness(sdpa, materials, i, wanted) for i in range(len(materials.case.batch))])
     wrong = exceeds(seen, exact)
     if not wrong.any():

@@ -25,6 +25,7 @@ from harness.probe import Seen
 from harness.reading import Reading, attending, read
 from harness.relations import Relation
 from harness.results import NOT_WRITTEN, READ_KINDS, RELATIONAL_KINDS, RETIRE_NOTE, SEVERITY, Finding, Result
+from harness.stopwatch import WATCH, phase
 from harness.subjects import Subject, load
 
 #: One case in so many is shown to the witness, and one in so many is repeated where repeating proves little.
@@ -39,18 +40,27 @@ def the_executor(name: str) -> Executor:
     return executor(name)
 
 
-def run_case(case: Case, subject: Subject, executor_name: str, thorough: bool = False, explain: bool = False) -> Result:
+def run_case(
+    case: Case,
+    subject: Subject,
+    executor_name: str,
+    thorough: bool = False,
+    explain: bool = False,
+    looking: bool = True,
+) -> Result:
     """Run and judge the case; `thorough` asks the witness and repeats whatever the sampling says.
 
-    `explain` adds an x-ray to a finding of a wrong output: many more calls, so it is for shrunk cases.
+    `explain` adds an x-ray to a finding of a wrong output: many more calls, so it is for shrunk cases. Without
+    `looking` there is the base set alone.
     """
     began = time.perf_counter()
+    WATCH.taken()
     where = the_executor(executor_name)
-    session = Session(case, subject, where, thorough, explain)
+    session = Session(case, subject, where, thorough, explain, looking)
     reason = subject.declines(case) or _elsewhere(subject, where) or where.declines(case)
     result = session.declined(reason) if reason else session.judged()
     elapsed = round(time.perf_counter() - began, 6)
-    return _timed(result, elapsed)
+    return _timed(result, elapsed, WATCH.taken())
 
 
 def shown(case: dict[str, Any], subject: str) -> tuple[dict[str, Any], bool]:
@@ -62,6 +72,7 @@ def shown(case: dict[str, Any], subject: str) -> tuple[dict[str, Any], bool]:
     return asdict(reading_of(drawn, tested, observed).arithmetic), anywhere
 
 
+@phase("reading the IR")
 def reading_of(case: Case, subject: Subject, observed: Observed) -> Reading:
     """How the subject's kernels round; what copies or merges does so in one known way."""
     if case.op not in ATTENTION:
@@ -76,8 +87,8 @@ def reading_of(case: Case, subject: Subject, observed: Observed) -> Reading:
     return replace(reading, arithmetic=replace(reading.arithmetic, max_splits=splits))
 
 
-def _timed(result: Result, seconds: float) -> Result:
-    return msgspec.structs.replace(result, seconds=seconds)
+def _timed(result: Result, seconds: float, phases: dict[str, float]) -> Result:
+    return msgspec.structs.replace(result, seconds=seconds, phases=phases)
 
 
 @dataclass
@@ -89,9 +100,11 @@ class Session:
     where: Executor
     thorough: bool
     explain: bool = False
+    looking: bool = True
     runs: int = 0
     compile_seconds: float = 0.0
     lost: bool = False  # the device context is gone: a further call would show only that
+    materials: Materials | None = None  # of the case; calls leave them as they are
     truth: Bound | None = None  # of the case as it is: what tells a wrong number from one that merely moved
 
     def declined(self, reason: str) -> Result:
@@ -108,18 +121,21 @@ class Session:
         """Call, judge, compare with changed inputs."""
         if self.case.before is not None:
             self.observe_on(self.where, materialise(self.case.before))
-        materials = materialise(self.case)
+        self.materials = materials = materialise(self.case)
         observed = self.observe(materials)
         if reason := _no_verdict(observed):
             return self.declined(reason)
         reading = reading_of(self.case, self.subject, observed)
         run = Run(materials, observed, self._bound(materials, observed, reading.arithmetic), reading.arithmetic)
-        findings = self.explained(_unkept(base_findings(run), reading), materials)
+        with phase("checking"):
+            shown = base_findings(run)
+        findings = self.explained(_unkept(shown, reading), materials)
         if observed.out is not None:
             self.truth = run.bound
             findings += self.compared(observed, run.bound)
-        if not findings:
-            findings += looks.look(First(run, reading.arithmetic, self))
+        if not findings and self.looking:
+            with phase("looks", whole=True):
+                findings += looks.look(First(run, reading.arithmetic, self))
         findings = self.xrayed(findings, landmarks(attending(observed.ttir))) if self.explain else findings
         findings = findings if self.case.before is None else _remembered(findings)
         return self._result(run, findings, reading)
@@ -186,6 +202,7 @@ class Session:
         self.lost |= observed.failure is not None and observed.failure.poisoned
         return observed
 
+    @phase("truth and bound")
     def _bound(self, materials: Materials, observed: Observed, arithmetic: Arithmetic) -> Bound | None:
         if observed.out is None or self.case.op == "gather":
             return None
@@ -212,7 +229,7 @@ class Session:
         found = self._related(relations.ORDER, first, None)
         if not found or self.lost:
             return found
-        shuffled, plain = (self.observe_on(each, materialise(self.case)) for each in (where, self.where))
+        shuffled, plain = (self.observe_on(each, self._made(self.case)) for each in (where, self.where))
         if shuffled.out is None or plain.out is None or relations.moved_elements(shuffled, plain):
             return found
         words = f"the first call alone is another: {KEPT}"
@@ -248,8 +265,12 @@ class Session:
         where = self._under(relation)
         if self.lost or where is None:
             return []
-        second = self.observe_on(where, materialise(changed))
-        return list(relations.compare(relation, first, second, limit, self.truth))
+        second = self.observe_on(where, self._made(changed))
+        with phase("checking"):
+            return list(relations.compare(relation, first, second, limit, self.truth))
+
+    def _made(self, case: Case) -> Materials:
+        return self.materials if self.materials and case == self.case else materialise(case)
 
     def _under(self, relation: Relation) -> Executor | None:
         return self.where if relation.under is None else self.where.under(relation.under)
@@ -260,8 +281,11 @@ class Session:
     def _result(self, run: Run, findings: list[Finding], reading: Reading) -> Result:
         asks = bool(findings) or self.thorough or self._sampled(0)
         asks = asks and self.case.op in ATTENTION
-        testimonies = witnesses.hear(run.materials, self.where.platform) if asks else ()
-        worst, term = worst_margin(run)
+        with phase("witnesses"):
+            testimonies = witnesses.hear(run.materials, self.where.platform) if asks else ()
+        with phase("checking"):
+            worst, term = worst_margin(run)
+            errors, digest = ulps.errors(run), ulps.bits(run)
         return Result(
             case=self.case,
             subject=self.subject.name,
@@ -272,8 +296,8 @@ class Session:
             witnesses={heard.witness: heard.says for heard in testimonies},
             margin=worst,
             margin_term=term,
-            errors=ulps.errors(run),
-            bits=ulps.bits(run),
+            errors=errors,
+            bits=digest,
             behaviours=tuple(sorted(run.observed.behaviours)),
             possible=tuple(sorted(run.observed.possible)),
             arithmetic=reading.arithmetic.describe(),

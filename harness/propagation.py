@@ -253,7 +253,8 @@ def row_bound(rows: Rows, arithmetic: Arithmetic, platform: Platform, out_dtype:
     own = np.minimum(2 * soft.mean64, 1.0) * moments.hull
     terms["oracle"] = own + U64 * (2 * chain.keys + 8) * moments.size
     sighted = rows.seen.any(axis=-1, keepdims=True)
-    terms = {name: np.where(sighted, term, 0.0) for name, term in terms.items()}
+    if not sighted.all():
+        terms = {name: np.where(sighted, term, 0.0) for name, term in terms.items()}
     lse = _lse_bound(rows, soft, chain, moments.tau, psi, platform)
     return Bound(moments.out, np.asarray(sum(terms.values())), soft.lse[:, :, 0], lse[:, :, 0], terms)
 

@@ -41,7 +41,7 @@ def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, blo
     """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
     seen = _seen(ttir, dtype, block_size)
     arithmetic = _declared(seen.arithmetic, declared)
-    return replace(seen, arithmetic=arithmetic, broken=tuple(_broken(ttir, declared or {})))
+    return replace(seen, arithmetic=arithmetic, broken=_broken(ttir, tuple((declared or {}).items())))
 
 
 @lru_cache(maxsize=1024)
@@ -64,6 +64,7 @@ def _seen(ttir: tuple[str, ...], dtype: str, block_size: int) -> Reading:
     return Reading(seen, tuple(dict.fromkeys(notes)))
 
 
+@lru_cache(maxsize=1024)
 def attending(ttir: tuple[str, ...]) -> tuple[str, ...]:
     """The kernels that sum or exponentiate, if any: one that only fills the cache has no part in the attention."""
     found = tuple(text for text in ttir if kernel_of(text).computes())
@@ -93,8 +94,13 @@ _PROMISED = {
 }
 
 
-def _broken(ttir: tuple[str, ...], declared: dict[str, Any]) -> Iterator[str]:
+@lru_cache(maxsize=1024)
+def _broken(ttir: tuple[str, ...], declared: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
     """Promises of the declaration that an operation breaks."""
+    return tuple(_breaches(ttir, dict(declared)))
+
+
+def _breaches(ttir: tuple[str, ...], declared: dict[str, Any]) -> Iterator[str]:
     for name, what in _PROMISED.items():
         for kept, op in (found for text in ttir for found in kernel_of(text).kept(is_last=text == ttir[-1])[name]):
             if name in declared and _coarser(kept, declared[name]):

@@ -109,6 +109,7 @@ class Result(Record, frozen=True):
     runs: int = 0
     seconds: float = 0.0
     compile_seconds: float = 0.0
+    phases: dict[str, float] = {}  # seconds by what was done; what is missing of `seconds` had no name
 
     @property
     def shows_by_itself(self) -> bool:

@@ -1,7 +1,9 @@
 """Strided tensors over flat storage that has a fence at both ends and knows which elements are live."""
 
+import math
 import mmap
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -46,12 +48,12 @@ class Tensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    @property
+    @cached_property
     def view(self) -> Array:
         """The values, writable."""
         return _strided(self.storage.data, self.offset, self.shape, self.strides)
 
-    @property
+    @cached_property
     def state(self) -> NDArray[np.uint8]:
         """The states, in the shape of the tensor, writable."""
         return _strided(self.storage.state, self.offset, self.shape, self.strides)
@@ -99,7 +101,7 @@ def strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, shift:
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements."""
-    return tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def poison(kind: str, dtype: str) -> Any:

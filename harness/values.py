@@ -113,21 +113,31 @@ def _recipe(case: Case) -> Case:
 
 
 @lru_cache(maxsize=1)
-def _made(recipe: Case) -> dict[tuple[str, Seq], Floats]:  # noqa: ARG001  (it is the key)
+def _made(recipe: Case) -> dict[Any, Any]:  # noqa: ARG001  (it is the key)
     """What has been made for the latest recipe."""
     return {}
 
 
-def _once(make: Callable[[Case, Seq], Floats]) -> Callable[[Case, Seq], Floats]:
+def made(case: Case) -> dict[Any, Any]:
+    """What has been made for this case and those that differ from it in placing alone; for more to be kept in."""
+    return _made(_recipe(case))
+
+
+def forget() -> None:
+    """Keep nothing of what has been made."""
+    _made.cache_clear()
+
+
+def _once(make: Callable[[Case, Seq], NDArray[Any]]) -> Callable[[Case, Seq], NDArray[Any]]:
     """Make values once for cases that differ in nothing that they depend on, as those of a relation do."""
 
     @wraps(make)
-    def found(case: Case, seq: Seq) -> Floats:
-        made, key = _made(_recipe(case)), (make.__name__, seq)
-        if key not in made:
-            made[key] = make(case, seq)
-            made[key].flags.writeable = False
-        return made[key]
+    def found(case: Case, seq: Seq) -> NDArray[Any]:
+        there, key = made(case), (make.__name__, seq)
+        if key not in there:
+            there[key] = make(case, seq)
+            there[key].flags.writeable = False
+        return there[key]  # type: ignore[no-any-return]
 
     return found
 
@@ -173,6 +183,24 @@ def values(case: Case, seq: Seq) -> Floats:
     if case.values == "cancelling":
         return normal(hashes) / 2 + 4 * (1 - 2 * (positions % 2))[:, None, None]
     return _VALUES.get(case.values, _plain)(hashes)
+
+
+@_once
+def stored_query(case: Case, seq: Seq) -> NDArray[Any]:
+    """q of one sequence in its own type."""
+    return cast(query(case, seq), case.dtype)
+
+
+@_once
+def stored_keys(case: Case, seq: Seq) -> NDArray[Any]:
+    """K of one sequence as a cache has it."""
+    return encode(keys(case, seq), scales(case)[0], case.cache_dtype)
+
+
+@_once
+def stored_values(case: Case, seq: Seq) -> NDArray[Any]:
+    """V of one sequence as a cache has it."""
+    return encode(values(case, seq), scales(case)[1], case.cache_dtype)
 
 
 def slopes(case: Case) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from harness import judge
 from harness.arithmetic import Arithmetic
-from harness.bounds import exceeds
+from harness.bounds import Bound, exceeds
 from harness.case import Case, replace, to_json
 from harness.folders import load
 from harness.inputs import Materials, materialise
@@ -25,28 +25,30 @@ class Testimony:
 
 
 def hear(materials: Materials, platform_name: str) -> tuple[Testimony, ...]:
-    """Ask every witness."""
-    return _plain(materials), _control(materials), _sdpa(materials), _flash_attn(materials.case, platform_name)
+    """Ask every witness; the judge's truth is computed once for all."""
+    exact = judge.truth(materials)
+    ours = _plain(materials, exact), _control(materials, exact), _sdpa(materials, exact)
+    return *ours, _flash_attn(materials.case, platform_name)
 
 
-def _plain(materials: Materials) -> Testimony:
+def _plain(materials: Materials, exact: Bound) -> Testimony:
     """The definition in float64, head by head: the judge's own truth is computed in another way."""
-    fault = judge.contradiction(materials)
+    fault = judge.contradiction(materials, exact)
     return Testimony("float64", "disagreed" if fault else "agreed", fault)
 
 
-def _control(materials: Materials) -> Testimony:
+def _control(materials: Materials, exact: Bound) -> Testimony:
     """Outputs that are spoilt on purpose: a comparison that cannot fail is noticed."""
-    fault = judge.blindness(materials)
+    fault = judge.blindness(materials, exact)
     return Testimony("control", "disagreed" if fault else "agreed", fault)
 
 
-def _sdpa(materials: Materials) -> Testimony:
+def _sdpa(materials: Materials, exact: Bound) -> Testimony:
     sinks = judge.features(materials)["sinks"]
     reason = load("references", "sdpa").declines(softcap=materials.case.softcap, sinks=sinks, want_lse=False)
     if reason:
         return Testimony("sdpa", f"declined: {reason}")
-    fault = judge.disagreement(materials)
+    fault = judge.disagreement(materials, exact)
     return Testimony("sdpa", "disagreed" if fault else "agreed", fault or "")
 
 

@@ -23,7 +23,7 @@ from harness.case import Case
 from harness.results import RETIRE_NOTE
 from harness.subjects import Subject, WrongUse, load
 
-EXECUTORS = ("gridsim", "gpu", "interpreter")
+EXECUTORS = ("gridsim", "gpu", "interpreter", "echo")
 
 #: Seconds a killed process may take to be gone; one that a GPU driver holds on to is left behind after that.
 PATIENCE = 10.0

@@ -124,7 +124,7 @@ def not_written(inputs):
 #: Put before a subject's text, it makes the witness disagree with the judge in the worker that imports it.
 SABOTAGE = """
 import harness.judge
-harness.judge.disagreement = lambda materials: "sdpa has 1, float64 has 2"
+harness.judge.disagreement = lambda *_: "sdpa has 1, float64 has 2"
 """
 
 

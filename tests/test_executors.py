@@ -247,7 +247,7 @@ def test_inputs_that_do_not_fit_on_the_gpu_are_no_fault_of_the_subject(monkeypat
 
 
 def test_an_executor_is_found_by_name_or_named() -> None:
-    assert [executor(name).name for name in NAMES if name != "gpu"] == ["gridsim", "interpreter"]
+    assert [executor(name).name for name in NAMES if name != "gpu"] == ["gridsim", "interpreter", "echo"]
     with pytest.raises(ValueError, match="executor is 'cpu', but should be one of gridsim, gpu, interpreter"):
         executor("cpu")
 

@@ -99,7 +99,7 @@ def test_a_known_finding_is_tolerated_and_told_and_an_expired_one_is_not(command
 
 
 def test_a_fault_of_the_harness_is_exit_code_3(commands, tmp_path):
-    sabotage = "import harness.judge\nharness.judge.disagreement = lambda materials: 'sdpa has 1, float64 has 2'\n"
+    sabotage = "import harness.judge\nharness.judge.disagreement = lambda *_: 'sdpa has 1, float64 has 2'\n"
     (commands.folder / "sabotage.py").write_text(sabotage + commands.file.read_text())
     result = commands(
         "fuzz", "--subject", f"{commands.folder}/sabotage.py:wrong", "--corpus", tmp_path, "--max-cases", 9

@@ -23,7 +23,7 @@ WITHOUT_TORCH = (
     "pictures", "platforms", "pool", "premises", "recipes", "replay", "report", "running", "sarif", "screen",
     "selection", "settings", "shifts", "show", "shrink", "sides", "source", "strategies", "subjects", "suite",
     "summary", "synonyms", "tables", "thresholds", "touched", "traits", "trials", "verdicts", "workloads", "wrapping",
-    "bench", "benching", "speed_figure", "speed_table", "speeds", "__main__",
+    "bench", "benching", "breakdown", "speed_figure", "speed_table", "speeds", "stopwatch", "__main__",
 )  # fmt: skip
 ATTENTION = {
     "references", "bounds", "judge", "propagation", "arithmetic", "checks", "relations", "reading", "pipeline", "laws",

@@ -73,7 +73,7 @@ def test_what_the_access_log_proves_is_not_launched_again() -> None:
 
 def test_one_case_in_eight_is_repeated_and_one_is_shown_to_the_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(judge, "disagreement", lambda materials: asked.append(materials.case.data_seed))
+    monkeypatch.setattr(judge, "disagreement", lambda materials, _: asked.append(materials.case.data_seed))
     monkeypatch.setattr(looks, "DRAWN", ())
     runs = [run_case(replace(RAGGED, data_seed=seed), OURS, "gridsim").runs for seed in range(SAMPLE)]
     assert sorted(runs) == [2] * (SAMPLE - 1) + [3]
@@ -81,7 +81,7 @@ def test_one_case_in_eight_is_repeated_and_one_is_shown_to_the_witness(monkeypat
 
 
 def test_the_witness_is_asked_about_every_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "disagreement", lambda materials: "they differ")
+    monkeypatch.setattr(judge, "disagreement", lambda *_: "they differ")
     result = run_case(replace(RAGGED, data_seed=1), torch_subject(lambda inputs: attend(inputs)[0] + 1), "gridsim")
     assert result.harness_fault == "they differ"
     assert run_case(replace(RAGGED, data_seed=1), TORCH, "gridsim").harness_fault == ""

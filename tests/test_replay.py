@@ -84,7 +84,7 @@ def test_a_case_outside_the_declaration_is_declined_and_nothing_ran_is_5(command
 
 
 def test_a_fault_of_the_harness_is_an_error_and_3(commands, tmp_path, saved):
-    sabotage = "import harness.judge\nharness.judge.disagreement = lambda materials: 'sdpa has 1, float64 has 2'\n"
+    sabotage = "import harness.judge\nharness.judge.disagreement = lambda *_: 'sdpa has 1, float64 has 2'\n"
     (commands.folder / "sabotage.py").write_text(sabotage + commands.file.read_text())
     arguments = (saved("right"), "--subject", f"{commands.folder}/sabotage.py:right")
     names, code, said = verdicts(commands, tmp_path, *arguments)

@@ -39,7 +39,7 @@ def test_what_sdpa_has_not_it_declines_in_words(changes: dict[str, Any], word: s
 
 
 def test_a_disagreement_is_a_fault_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "disagreement", lambda materials: "sdpa has 1, but float64 has 2")
+    monkeypatch.setattr(judge, "disagreement", lambda *_: "sdpa has 1, but float64 has 2")
     heard = next(heard for heard in hear(materialise(RAGGED), "gridsim") if heard.witness == "sdpa")
     assert (heard.says, heard.fault) == ("disagreed", "sdpa has 1, but float64 has 2")
 

@@ -2,7 +2,7 @@
 
 from harness.executors.base import Executor, Failure, Observed
 
-NAMES = ("gridsim", "gpu", "interpreter")
+NAMES = ("gridsim", "gpu", "interpreter", "echo")
 
 __all__ = ["NAMES", "Executor", "Failure", "Observed", "executor", "platform_of"]
 
@@ -21,6 +21,10 @@ def executor(name: str) -> Executor:
         from harness.executors.cpu import Interpreter
 
         return Interpreter()
+    if name == "echo":
+        from harness.executors.echo import THE_ECHO
+
+        return THE_ECHO
     raise ValueError(f"executor is {name!r}, but should be one of {', '.join(NAMES)}")
 
 

@@ -20,6 +20,7 @@ from harness.folders import PACKAGE
 from harness.inputs import Inputs, Materials
 from harness.operations import output_shape
 from harness.source import called, name_of
+from harness.stopwatch import COMPILING, WATCH, phase
 from harness.subjects import Subject
 from harness.tensors import DEAD, OUT_OF_REACH, Array, Storage, Tensor, copied
 from harness.values import DTYPES
@@ -144,6 +145,7 @@ class Executor(Protocol):
 class Placement:
     """The torch side of one materialised case: its storages copied to a device."""
 
+    @phase("copying")
     def __init__(self, materials: Materials, device: str) -> None:
         self.materials, self.device = materials, device
         self._flat: dict[int, torch.Tensor] = {}
@@ -252,17 +254,27 @@ def observe(subject: Subject, placement: Placement) -> Observed:
     """Call the subject and look at what it left behind; the caller adds what its executor knows."""
     with compile_times() as seconds, empty_is_nan():
         try:
-            returned = subject.run(placement.inputs)
-            observed = read_output(returned, placement)
+            returned = _called(subject, placement, seconds)
+            with phase("reading back"):
+                observed = read_output(returned, placement)
         except (Exception, SystemExit) as error:
             return Observed(failure=failure(error), compile_seconds=sum(seconds))
-    return replace(
-        observed,
-        outside=placement.outside(),
-        changed=placement.changed(),
-        unwritten=placement.unwritten(),
-        compile_seconds=sum(seconds),
-    )
+    with phase("reading back"):
+        return replace(
+            observed,
+            outside=placement.outside(),
+            changed=placement.changed(),
+            unwritten=placement.unwritten(),
+            compile_seconds=sum(seconds),
+        )
+
+
+@phase("kernel")
+def _called(subject: Subject, placement: Placement, compiling: list[float]) -> Any:
+    try:
+        return subject.run(placement.inputs)
+    finally:
+        WATCH.move(COMPILING, sum(compiling))
 
 
 @contextmanager
