@@ -70,16 +70,9 @@ def decode(inputs: Any) -> Any:
 
 #: The weights are rounded to the type of q before they meet V, which is read from the IR.
 _AT_SPEED = _ATTENTION | {"arithmetic": {name: kept for name, kept in _IN_FLOAT32.items() if name != "p_dtype"}}
-#: What the IR does not show: the states of splits are merged within one kernel.
-_MERGED = {"max_splits": 128, "divisions": 2}
 
 
-@subject(
-    op="decode",
-    splits=True,
-    configs=len(_split_decode.CONFIGS),
-    **(_AT_SPEED | {"arithmetic": _AT_SPEED["arithmetic"] | _MERGED}),
-)
+@subject(op="decode", splits=True, configs=len(_split_decode.CONFIGS), **_AT_SPEED)
 def split_decode(inputs: Any) -> Any:
     """`kernels/split_decode.py`: programs share the keys of a sequence, the last of them merges."""
     knobs = {"num_splits": inputs.hints.num_splits or 4} | _split_decode.CONFIGS[inputs.hints.config]

@@ -22,6 +22,7 @@ _CASTS = ("arith.truncf", "arith.extf", "tt.fp_to_fp")
 _ROUNDS = ("arith.truncf", "tt.fp_to_fp")
 _SHAPES = ("tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.splat")
 _EXPONENTIALS = ("math.exp", "math.exp2")
+_SUMS = ("tt.dot", "tt.reduce", "scf.for", "scf.while", "scf.if")
 #: Behind these, another tile, another kernel's value or a finished sum begins.
 _ENDS = ("tt.load", "tt.reduce", "tt.dot", "scf.for", "scf.while", "scf.if")
 #: From least to most precise.
@@ -56,7 +57,11 @@ def _seen(ttir: tuple[str, ...], dtype: str, block_size: int) -> Reading:
         parts.append(Arithmetic.widest(dtype))
         notes.append("no kernel is seen to multiply softmax weights by v, so the widest arithmetic is allowed for")
     seen = _joined(parts)
-    handed_on = _least([kernel.stored() for text, kernel in kernels.items() if text != ttir[-1]])
+    if any(kernel.merged() for kernel in kernels.values()):
+        seen = replace(seen, **_SPLIT)
+    handed_on = _least(
+        [kernel.stored() if text != ttir[-1] else kernel.stored(kernel.merged()) for text, kernel in kernels.items()]
+    )
     if handed_on != "float32":
         handing = ("score_dtype", "p_dtype", "partial_dtype")
         widened: dict[str, Any] = {name: _wider(getattr(seen, name), handed_on) for name in handing}
@@ -127,12 +132,13 @@ def _joined(parts: list[Arithmetic]) -> Arithmetic:
             normalised_p=whole.normalised_p or part.normalised_p,
             normaliser=whole.normaliser if whole.normaliser == part.normaliser else "unknown",
             tile_kv=min(whole.tile_kv, part.tile_kv),
-            max_splits=128,
-            divisions=2,
+            **_SPLIT,
         )
     return whole
 
 
+#: What partial results cost: as many as a server would have, each normalised before they are merged.
+_SPLIT: dict[str, Any] = {"max_splits": 128, "divisions": 2}
 _TYPED = (
     "qk_accumulator", "pv_accumulator", "qk_product", "pv_product", "scaled_q_dtype", "score_dtype", "p_dtype",
     "sum_accumulator", "dequant_dtype", "partial_dtype",
@@ -168,6 +174,11 @@ class Kernel:
         loops = [op for op in self.ops if op.name in ("scf.for", "scf.while")]
         inner = [op for loop in loops for region in loop.regions for block in _nested(region) for op in block.ops]
         self.repeated = {result for op in inner for result in op.results}
+        self.entered: dict[str, str] = {}  # what loops carry, and what it is at first
+        for loop in loops:
+            if loop.name == "scf.for":
+                for names in (loop.regions[0][0].args[1:], loop.results):
+                    self.entered.update(zip(names, loop.operands[3:], strict=False))
 
     def arithmetic(self, block_size: int) -> Arithmetic:
         """Everything that the bound asks for."""
@@ -201,7 +212,8 @@ class Kernel:
             "sum_accumulator": normalisers,
         }
         found = {name: [(_element(op), op) for op in ops] for name, ops in by_type.items()}
-        handed_on = [op for op in self._rounded_stores() if not is_last or self._is_read_again(op)]
+        merged = self.merged() if is_last else []
+        handed_on = [op for op in self._rounded_stores() if not is_last or op in merged]
         stored = [(self._type(op.operands[1]), op) for op in handed_on]
         return found | {"partial_dtype": stored, "dot": [(_precision(dot), dot) for dot in self._dots_on_float32()]}
 
@@ -210,23 +222,29 @@ class Kernel:
         _, outputs, _ = self.sorted_sums()
         return bool(outputs) or any(self._from_exponential(dot.operands[0]) for dot in self.dots)
 
-    def stored(self) -> str:
-        """The least precise type that something computed is rounded to before it is stored."""
-        return _least([self._type(op.operands[1]) for op in self._rounded_stores()])
+    def stored(self, stores: list[Op] | None = None) -> str:
+        """The least precise type that something computed is rounded to before it is stored, there or anywhere."""
+        return _least([self._type(op.operands[1]) for op in self._rounded_stores() if stores is None or op in stores])
+
+    def merged(self) -> list[Op]:
+        """Stores of sums to a tensor that the kernel loads from: partial results that its own programs merge."""
+        loaded = {self._base(op.operands[0]) for op in self.ops if op.name == "tt.load"}
+        stores = [op for op in self.ops if op.name == "tt.store" and self._base(op.operands[0]) in loaded]
+        return [op for op in stores if self._type(op.operands[1]) in FORMATS and self._has(op.operands[1], _SUMS)]
 
     def _rounded_stores(self) -> list[Op]:
         return [op for op in self.ops if op.name == "tt.store" and self._has(op.operands[1], _ROUNDS)]
 
-    def _is_read_again(self, store: Op) -> bool:
-        """Whether the kernel loads from the tensor that it stores to."""
-        loads = [op for op in self.ops if op.name == "tt.load"]
-        return self._base(store.operands[0]) in {self._base(load.operands[0]) for load in loads}
-
     def _base(self, pointer: str) -> str:
         """The argument that a pointer was made of."""
-        while (op := self.defined.get(pointer)) is not None and op.operands:
-            pointer = op.operands[0]
-        return pointer
+        while True:
+            op = self.defined.get(pointer)
+            if pointer in self.entered:
+                pointer = self.entered[pointer]
+            elif op is not None and op.operands:
+                pointer = op.operands[0]
+            else:
+                return pointer
 
     def computes(self) -> bool:
         """Whether it sums, multiplies matrices or exponentiates."""

@@ -68,6 +68,26 @@ def copy(out, q, D: tl.constexpr):
     tl.store(out + tl.arange(0, D), tl.load(q + tl.arange(0, D)))
 
 
+@triton.jit
+def merging(out, part, q, k, v, splits, N: tl.constexpr, D: tl.constexpr, BY_NUMBER: tl.constexpr):
+    """Programs that store partial outputs, the last of which adds them up; the copied q is no partial output."""
+    at, keys = tl.arange(0, D), tl.arange(0, N)[:, None] * D + tl.arange(0, D)[None, :]
+    tl.store(q + at, tl.load(q + at))
+    scores = tl.sum(tl.load(q + at)[None, :].to(tl.float32) * tl.load(k + keys).to(tl.float32), axis=1)
+    p = tl.exp(scores - tl.max(scores, axis=0))
+    o = tl.sum(p[:, None] * tl.load(v + keys).to(tl.float32), axis=0) / tl.sum(p, axis=0)
+    if part is not None:
+        tl.store(part + tl.program_id(0) * D + at, o.to(part.dtype.element_ty))
+        o = tl.zeros([D], tl.float32)
+        next_ptr = part + at
+        for split in range(splits):
+            if BY_NUMBER:
+                next_ptr = part + split * D + at
+            o += tl.load(next_ptr).to(tl.float32)
+            next_ptr += D
+    tl.store(out + at, o.to(out.dtype.element_ty))
+
+
 N, D = 32, 16
 
 
@@ -183,6 +203,30 @@ def test_scores_handed_from_launch_to_launch_in_16_bits_are_allowed_for() -> Non
         products[(1,)](out, q, k, v, N, D, False)
     found = reading(trace).arithmetic
     assert (found.score_dtype, found.p_dtype, found.partial_dtype) == ("bfloat16",) * 3
+
+
+def of_merging(partial: torch.dtype | None, by_number: bool = False, declared: Any = None) -> Reading:
+    out, q, k, v = tensors(torch.bfloat16)
+    part = None if partial is None else torch.zeros(2, D, dtype=partial)
+    with gridsim.active() as trace:
+        merging[(2,)](out, part, q, k, v, 2, N, D, by_number)
+    return reading(trace, "bfloat16", declared)
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float32, "float32"), (torch.bfloat16, "bfloat16")])
+def test_partial_outputs_that_a_kernel_merges_itself_are_allowed_for(
+    dtype: torch.dtype, name: str, by_number: bool
+) -> None:
+    found = of_merging(dtype, by_number)
+    assert (found.arithmetic.max_splits, found.arithmetic.divisions) == (128, 2)
+    assert found.arithmetic.partial_dtype == name
+    assert bool(of_merging(dtype, by_number, {"partial_dtype": "float32"}).broken) == (name != "float32")
+
+
+def test_a_kernel_that_writes_what_it_copied_and_reads_it_again_merges_nothing() -> None:
+    found = of_merging(None).arithmetic
+    assert (found.max_splits, found.divisions, found.partial_dtype) == (1, 1, "float32")
 
 
 def test_where_no_kernel_weighs_v_the_widest_is_allowed_and_said_so() -> None:
