@@ -209,3 +209,20 @@ def test_a_users_subject_is_copied_with_the_files_beside_it(tmp_path: Path) -> N
     assert (where / "helper.py").read_text() == "FACTOR = 2\n"
     assert (theirs / "helper.py").read_text() == "FACTOR = 1\n"
     assert (theirs / "my.py").read_text() == USERS
+
+
+def imported(name: str) -> set[str]:
+    """A kernel's file and those of `kernels/` that it imports, by name."""
+    tree = ast.parse((folder("kernels") / f"{name}.py").read_text())
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    files = {other for other in names if (folder("kernels") / f"{other}.py").exists()}
+    return {name}.union(*map(imported, files))
+
+
+@every_fault
+def test_a_fault_of_a_kernel_is_planted_in_a_file_that_its_subject_runs(mutant: Mutant) -> None:
+    if not mutant.file.startswith("kernels/"):
+        return
+    own = mutant.subject.removeprefix("ours.")
+    files = imported("extend") | imported("cache_write") if own == "step" else imported(own)
+    assert {Path(edit.file).stem for edit in mutant.edits} <= files | {"ours"}
