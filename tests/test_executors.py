@@ -1,5 +1,6 @@
 """What an executor observes of a call: the output as it is, exceptions by type, memory bit by bit."""
 
+import errno
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,21 @@ def test_the_interpreter_declines_what_it_gets_wrong() -> None:
     assert interpreter.declines(RAGGED) is None
     assert interpreter.declines(replace(RAGGED, dtype="bfloat16")) == "the interpreter is wrong in bfloat16"
     assert "far" in str(interpreter.declines(replace(RAGGED, placement="far")))
+
+
+def lacking(number: int) -> Any:
+    def run(inputs: Any) -> Any:
+        raise OSError(number, "as the system says")
+
+    return run
+
+
+def test_a_full_disk_is_no_fault_of_the_subject() -> None:
+    with pytest.raises(OSError, match="as the system says"):
+        observed(lacking(errno.ENOSPC))
+
+
+def test_a_file_that_a_subject_does_not_find_is_its_own_fault() -> None:
+    found = observed(lacking(errno.ENOENT)).failure
+    assert found is not None
+    assert found.type == "FileNotFoundError"

@@ -1,6 +1,7 @@
 """What every executor does: place the tensors, call the subject, and observe all that it touched."""
 
 import ast
+import errno
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -250,6 +251,10 @@ class Placement:
         return kept if kept.any() else None
 
 
+#: What a machine can lack through no fault of a kernel: room on its disk, open files.
+LACKING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
 def observe(subject: Subject, placement: Placement) -> Observed:
     """Call the subject and look at what it left behind; the caller adds what its executor knows."""
     with compile_times() as seconds, empty_is_nan():
@@ -258,6 +263,8 @@ def observe(subject: Subject, placement: Placement) -> Observed:
             with phase("reading back"):
                 observed = read_output(returned, placement)
         except (Exception, SystemExit) as error:
+            if isinstance(error, OSError) and error.errno in LACKING:
+                raise
             return Observed(failure=failure(error), compile_seconds=sum(seconds))
     with phase("reading back"):
         return replace(
