@@ -75,7 +75,8 @@ _AT_SPEED = _ATTENTION | {"arithmetic": {name: kept for name, kept in _IN_FLOAT3
 @subject(op="decode", splits=True, configs=len(_split_decode.CONFIGS), **_AT_SPEED)
 def split_decode(inputs: Any) -> Any:
     """`kernels/split_decode.py`: programs share the keys of a sequence, the last of them merges."""
-    knobs = {"num_splits": inputs.hints.num_splits or 4} | _split_decode.CONFIGS[inputs.hints.config]
+    usual = None if inputs.q.is_cuda else 4  # how many fill a CPU is no question
+    knobs = {"num_splits": inputs.hints.num_splits or usual} | _split_decode.CONFIGS[inputs.hints.config]
     return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, **knobs, **_features(inputs))
 
 

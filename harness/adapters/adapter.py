@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
@@ -32,16 +33,24 @@ class Project:
     stubs: Callable[[], Stubs] | None = None
     #: What pip is to install, where that is not the distribution in these versions.
     source: str = ""
+    #: Distributions of others that hold the same package.
+    also: tuple[str, ...] = ()
 
     @property
     def installed(self) -> str:
         """The version that is installed, "" where none is, "unknown" for a checkout."""
         if find_spec(self.package) is None:
             return ""
-        try:
-            return metadata.version(self.distribution)
-        except metadata.PackageNotFoundError:
-            return "unknown"
+        return next(iter(self._found.values()), "unknown")
+
+    @property
+    def _found(self) -> dict[str, str]:
+        """The versions of its distributions that are installed, its own first."""
+        found = {}
+        for name in (self.distribution, *self.also):
+            with suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(name)
+        return found
 
     @property
     def wanted(self) -> str:
@@ -52,7 +61,8 @@ class Project:
     def about(self) -> str:
         """What is tested, with a word where nobody looked at this version yet."""
         known = self.installed[:1].isdigit() and self.installed in SpecifierSet(self.versions, prereleases=True)
-        return f"{self.distribution} {self.installed}" + ("" if known else f" (its adapter is for {self.versions})")
+        name = next(iter(self._found), self.distribution)
+        return f"{name} {self.installed}" + ("" if known else f" (its adapter is for {self.versions})")
 
     def adapter(
         self,

@@ -8,10 +8,14 @@ from typing import Any
 
 from harness.adapters.adapter import Project
 from harness.adapters.translate import dense, starts_of, token_slots
+from harness.case import Case
 
 URL = "https://github.com/Dao-AILab/flash-attention"
 FA2 = Project("flash_attn", "flash_attn", "flash-attn", ">=2.7,<3", URL)
-FA3 = Project("flash_attn", "flash_attn_interface", "flash_attn_3", ">=3.0.0b1,<4", URL)
+FA3 = Project(
+    "flash_attn", "flash_attn_interface", "flash_attn_3", ">=3.0.0b1,<4", URL,
+    also=("tokenspeed-fa3",),  # the same sources, built by others, with a wheel in the package index
+)  # fmt: skip
 
 _NOT_RUN = "CUDA kernels; this adapter was written from their signatures and has not been run on a GPU yet"
 _MASK = "softmax_scale causal window_size softcap"
@@ -139,6 +143,15 @@ def varlen_gathered(kernel: Any, inputs: Any) -> Any:
     return _by_rows(returned, inputs)
 
 
+def _not_built(case: Case) -> str | None:
+    """Builds leave out what their setup was told to."""
+    from flash_attn_config import CONFIG
+
+    if case.softcap > 0 and CONFIG["build_flags"]["FLASHATTENTION_DISABLE_SOFTCAP"]:
+        return "this build of flash attention 3 has no softcap: it was made with FLASHATTENTION_DISABLE_SOFTCAP"
+    return None
+
+
 @FA3.adapter(
     {
         "flash_attn_interface:flash_attn_with_kvcache": (
@@ -151,6 +164,7 @@ def varlen_gathered(kernel: Any, inputs: Any) -> Any:
         "new tokens that the kernel appends", "rotary", "qv", "FP8", "cache_batch_idx", "cache_leftpad",
         "attention_chunk",
     ),
+    limits=_not_built,
     splits=True,
     non_causal=True,
     padding_rows=True,
@@ -177,6 +191,7 @@ def fa3_paged(kernel: Any, inputs: Any) -> Any:
     {"flash_attn_interface:flash_attn_varlen_func": f"{_VARLEN} {_MASK} return_attn_probs"},
     op="extend",
     not_drawn=("pages: K and V are gathered before the call", "qv", "FP8", "attention_chunk"),
+    limits=_not_built,
     non_causal=True,
     padding_rows=True,
     **_DECLARED | {"head_dims": (64, 96, 128, 192, 256)},
