@@ -23,6 +23,7 @@ from decode import (
 )
 from tile import (
     LOG2E,
+    check_scale,
     cut_tile_blocks,
     load_rows,
     load_tile,
@@ -53,8 +54,8 @@ def add_tile(q, k, v, position, key, there, window_left, window_right, scale, so
         visible = visible & (distance <= window_left)
     if window_right is not None:
         visible = visible & (distance >= -window_right)
-    scores = tile_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
-    return softmax_step_of_some(tl.where(visible, scores, -float("inf")), v, m, l, acc)
+    scores, unit = tile_scores(q, k, distance, scale, softcap, slope)  # [TILE_Q, TILE_KV]
+    return softmax_step_of_some(tl.where(visible, scores, -float("inf")), unit, v, m, l, acc)
 
 
 @triton.jit
@@ -232,8 +233,8 @@ def paged_extend_kernel(
             )  # [TILE_KV, TILE_DV]  # fmt: skip
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
         distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
-        scores = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
-        m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
+        scores, unit = tile_scores(q, k.to(q.dtype), distance, paged_scale, softcap, slope)  # [TILE_Q, TILE_KV]
+        m, l, acc = softmax_step(scores, unit, v.to(q.dtype), m, l, acc)
         block = next_block
 
     for tile in tl.range(end_whole, end_tile, num_stages=1):
@@ -314,7 +315,7 @@ def paged_extend(
     tile_kv=None,
     num_warps=None,
     num_stages=None,
-    tma=False,
+    tma=None,
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
 
@@ -323,7 +324,8 @@ def paged_extend(
     before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
     than needed, query_starts are read: a GPU has to be waited for.
     A tile has tile_q rows (a new token and a query head each) and tile_kv keys, or as many as there is room for.
-    With tma whole tiles come by the tensor memory accelerator, where they are whole rows of a cache.
+    With tma whole tiles come by the tensor memory accelerator, where they are whole rows of a cache; by default where
+    the GPU has one.
     v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
     k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
     """
@@ -335,11 +337,12 @@ def paged_extend(
     check_devices(q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens)
     check_devices(q, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
+    check_scale(scale)
     tokens, num_q_heads, head_dim = q.shape
     num_kv_heads, head_dim_v = v_cache.shape[2:]
     max_query_len = longest(query_starts) if max_query_len is None else max_query_len
     launch = launch_for(q, k_cache, v_cache, tile_q, tile_kv, num_warps, num_stages)
-    k_rows, v_rows = rows_of(k_cache, v_cache, launch) if tma else (None, None)
+    k_rows, v_rows = rows_of(k_cache, v_cache, launch) if (has_tma(q) if tma is None else tma) else (None, None)
     out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
     row_tiles = triton.cdiv(max_query_len * launch["GROUP"], launch["TILE_Q"])
@@ -390,6 +393,10 @@ def launch_for(q, k_cache, v_cache, tile_q=None, tile_kv=None, num_warps=None, n
         "TILE_Q": tile_q, "TILE_KV": tile_kv, "TILE_D": tile_d, "TILE_DV": tile_dv,
         "num_warps": num_warps, **stages_for(num_stages, tile_kv * bytes_per_key),
     }  # fmt: skip
+
+
+def has_tma(q):
+    return q.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(q.device) >= (9, 0)
 
 
 def rows_of(k_cache, v_cache, launch):

@@ -21,6 +21,7 @@ from decode import (
 from tile import (
     LOG2E,
     SHARED_BYTES,
+    check_scale,
     cut_tile_blocks,
     load_tile,
     padded,
@@ -202,8 +203,8 @@ def paged_split_decode_kernel(
             BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
         )  # [TILE_KV, TILE_DV]  # fmt: skip
         distance = kv_len - 1 - tile * TILE_KV - tl.arange(0, TILE_KV)  # [TILE_KV]
-        scores = tile_scores(q, k.to(q.dtype), distance, scale, softcap, slope)  # [ROWS, TILE_KV]
-        m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
+        scores, unit = tile_scores(q, k.to(q.dtype), distance, scale, softcap, slope)  # [ROWS, TILE_KV]
+        m, l, acc = softmax_step(scores, unit, v.to(q.dtype), m, l, acc)
         block = next_block
 
     # A window cuts the tile before the whole ones, the end of the sequence the one after them.
@@ -221,9 +222,9 @@ def paged_split_decode_kernel(
             v_head_ptr, block, tile, there, stride_v_block, stride_v_slot, stride_v_dim,
             BLOCK_SIZE, HEAD_DIM_V, TILE_KV, TILE_DV,
         )  # [TILE_KV, TILE_DV]  # fmt: skip
-        scores = tile_scores(q, k.to(q.dtype), kv_len - 1 - key, scale, softcap, slope)  # [ROWS, TILE_KV]
+        scores, unit = tile_scores(q, k.to(q.dtype), kv_len - 1 - key, scale, softcap, slope)  # [ROWS, TILE_KV]
         scores = tl.where(there[None, :], scores, -float("inf"))
-        m, l, acc = softmax_step(scores, v.to(q.dtype), m, l, acc)
+        m, l, acc = softmax_step(scores, unit, v.to(q.dtype), m, l, acc)
 
     live = in_group[:, None] & (dim_v < HEAD_DIM_V)[None, :]  # [ROWS, TILE_DV]
     if outs_ptr is not None:
@@ -304,6 +305,7 @@ def paged_split_decode(
     check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out)
     check_devices(q, k_cache, v_cache, block_tables, kv_lens, alibi_slopes, sinks, k_scale, v_scale, out)
     check_numbers(window, softcap)
+    check_scale(scale)
     num_seqs, num_q_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[2]
     launch = launch_for(q, k_cache, v_cache, tile_kv, num_warps, num_stages)

@@ -25,6 +25,11 @@ def tile_of(name, wanted, most):
     return max(min(wanted, 1 << (most.bit_length() - 1)), SMALLEST_TILE)
 
 
+def check_scale(scale):
+    if scale is not None and not 0.0 < scale < float("inf"):
+        raise ValueError(f"scale is {scale}, but expected a positive number, or None for 1 / sqrt(head_dim)")
+
+
 def stages_for(wanted, tile_bytes):
     """How many tiles are on their way: as wanted or usual, but no more than a Hopper has room for."""
     fitting = SHARED_BYTES // tile_bytes + 1
@@ -36,6 +41,8 @@ def tile_columns(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
     """Where the block table names a tile's blocks: [TILE_KV], or one for all where the tile lies in one block."""
     if BLOCK_SIZE % TILE_KV == 0:
         column = tile // (BLOCK_SIZE // TILE_KV)
+    elif TILE_KV % BLOCK_SIZE == 0:
+        column = tile * (TILE_KV // BLOCK_SIZE) + tl.arange(0, TILE_KV) // BLOCK_SIZE  # [TILE_KV]
     else:
         column = (tile * TILE_KV + tl.arange(0, TILE_KV)) // BLOCK_SIZE  # [TILE_KV]
     return column.to(tl.int64)
@@ -46,6 +53,8 @@ def tile_slots(tile, BLOCK_SIZE: tl.constexpr, TILE_KV: tl.constexpr):
     """Where in its block each token of a tile lies, [TILE_KV]."""
     if BLOCK_SIZE % TILE_KV == 0:
         slot = tile % (BLOCK_SIZE // TILE_KV) * TILE_KV + tl.arange(0, TILE_KV)
+    elif TILE_KV % BLOCK_SIZE == 0:
+        slot = tl.arange(0, TILE_KV) % BLOCK_SIZE
     else:
         slot = (tile * TILE_KV + tl.arange(0, TILE_KV)) % BLOCK_SIZE
     return slot.to(tl.int64)
@@ -127,35 +136,39 @@ def load_rows(
 
 @triton.jit
 def tile_scores(q, k, distance, scale, softcap, slope):
-    """The logits of one tile in base 2, [rows, TILE_KV]: scale, then softcap, then ALiBi."""
+    """The scores of one tile, [rows, TILE_KV], and their unit, a positive number: logits in base 2 are scores * unit.
+
+    Scale, then softcap, then ALiBi. Multiplying waits for the maximum to be subtracted, which is then one instruction.
+    """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    unit = scale * LOG2E
     if softcap is not None:
-        scores = tanh(scores * (scale / softcap)) * (softcap * LOG2E)
-    else:
-        scores *= scale * LOG2E
+        scores = tanh(scores * (scale / softcap))
+        unit = softcap * LOG2E
     if slope is not None:
-        scores -= (slope * LOG2E)[:, None] * tl.abs(distance).to(tl.float32)
-    return scores
+        scores = scores * unit - (slope * LOG2E)[:, None] * tl.abs(distance).to(tl.float32)
+        unit = 1.0
+    return scores, unit
 
 
 @triton.jit
-def softmax_step(scores, v, m, l, acc):
+def softmax_step(scores, unit, v, m, l, acc):
     """Add a tile to each row's running maximum `m`, sum `l` and weighted values `acc`; each row sees a key of it."""
-    m_new = tl.maximum(m, tl.max(scores, axis=1))  # [rows]
+    m_new = tl.maximum(m, tl.max(scores, axis=1) * unit)  # [rows]
     rescale = tl.exp2(m - m_new)
-    p = tl.exp2(scores - m_new[:, None])  # [rows, TILE_KV]
+    p = tl.exp2(scores * unit - m_new[:, None])  # [rows, TILE_KV]
     l = l * rescale + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # [rows, TILE_DV]
     return m_new, l, acc
 
 
 @triton.jit
-def softmax_step_of_some(scores, v, m, l, acc):
+def softmax_step_of_some(scores, unit, v, m, l, acc):
     """The same where a row may have seen no key yet, its maximum -inf: a shift of 0 keeps it from -inf minus -inf."""
-    m_new = tl.maximum(m, tl.max(scores, axis=1))  # [rows]
+    m_new = tl.maximum(m, tl.max(scores, axis=1) * unit)  # [rows]
     shift = tl.where(m_new == -float("inf"), 0.0, m_new)  # [rows]
     rescale = tl.exp2(m - shift)
-    p = tl.exp2(scores - shift[:, None])  # [rows, TILE_KV]
+    p = tl.exp2(scores * unit - shift[:, None])  # [rows, TILE_KV]
     l = l * rescale + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # [rows, TILE_DV]
     return m_new, l, acc
