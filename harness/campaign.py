@@ -18,6 +18,7 @@ import msgspec
 from harness import coverage, reach
 from harness.case import Case
 from harness.corpus import Corpus
+from harness.frames import framed
 from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
@@ -34,7 +35,7 @@ NEAR = 0
 #: rungs must have their cases for a verdict.
 LADDER = (6, 1, 6, 3, 2, 6, 4, NEAR, 6, 5, NEAR)
 #: So many rounds of one subject and rung share a pool of compile-time constants where a kernel takes long to compile.
-STAYS = {"gpu": 4}
+STAYS = {"gpu": 8}
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
@@ -243,6 +244,8 @@ class Campaign:
             drawn = profile(self.plan.subjects[self.subject], round_seed)
             return msgspec.structs.replace(drawn, recorded=self.plan.recorded[self.subject])
         drawn = profile(self.plan.subjects[self.subject], round_seed, step or 6)
+        if self.plan.executor in STAYS:
+            drawn = framed(drawn, round_seed)
         if step or self.subject not in self.latest:
             return drawn
         near = reach.leads(self.reached[self.subject], self.latest[self.subject])
