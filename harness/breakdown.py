@@ -12,12 +12,14 @@ import click
 import msgspec
 import numpy as np
 
+from harness.ahead import ahead_of
 from harness.campaign import Campaign, Plan
 from harness.case import Case, Record
 from harness.commands import (
     DEFAULT_OP,
     NOTHING_RAN,
     Verb,
+    ahead_option,
     check_file,
     chosen_executor,
     device_option,
@@ -142,6 +144,7 @@ class Laps:
     help="As for `harness.fuzz`; `echo` gives back at no cost what launches did on gridsim, so that all else is timed.",
 )
 @device_option
+@ahead_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the campaign.")
 @click.option("--looks/--base-set", default=True, show_default=True, help="With looks, or the base set alone.")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write all of it to this file.")
@@ -162,17 +165,17 @@ def main(file: Path | None, subjects: tuple[str, ...], op: str | None, executor:
 
 def measured(
     subjects: Sequence[str], op: str, executor: str, seconds: float, warm_up: float = 0.0, seed: int = 0,
-    looks: bool = True, cases: int | None = None, device: int | None = None,
+    looks: bool = True, cases: int | None = None, device: int | None = None, ahead: int | None = None,
 ) -> Breakdown:  # fmt: skip
     """One campaign of these subjects, timed after its warm-up; raises HarnessFault."""
-    with Worker(executor, device) as worker:
+    with Worker(executor, device) as worker, ahead_of(executor, ahead, device) as looking:
         where: str = worker.call("harness.executors:platform_of", executor)
         declared = {name: worker.describe(name, op) for name in subjects}
         limits = "gridsim" if executor == ECHO else executor
         runner = Laps(Journalled(worker, Journal(journal_folder())), looks)
         began = time.perf_counter()
         plan = Plan(declared, limits, warm_up + seconds, seed=seed, max_cases=cases, shrinks=False)
-        summary = Campaign(plan, runner).run()
+        summary = Campaign(plan, runner, ahead=looking).run()
     if summary.harness_faults:
         raise HarnessFault("; ".join(summary.harness_faults))
     laps = [lap for lap in runner.laps if lap.began >= began + warm_up]

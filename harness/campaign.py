@@ -16,8 +16,10 @@ from typing import Any, Protocol
 import msgspec
 
 from harness import coverage, reach
+from harness.ahead import Ahead, Pool
 from harness.case import Case
 from harness.corpus import Corpus
+from harness.frames import framed
 from harness.hunt import Hunt, Stop
 from harness.known import Known, expired, reason
 from harness.profiles import Profile, not_drawn, profile
@@ -34,7 +36,7 @@ NEAR = 0
 #: rungs must have their cases for a verdict.
 LADDER = (6, 1, 6, 3, 2, 6, 4, NEAR, 6, 5, NEAR)
 #: So many rounds of one subject and rung share a pool of compile-time constants where a kernel takes long to compile.
-STAYS = {"gpu": 4}
+STAYS = {"gpu": 8}
 #: Seconds before a case counts as hanging: at first (compiling, importing), and later on at least.
 FIRST_LIMIT = {"gridsim": 10.0, "gpu": 60.0, "interpreter": 60.0}
 LEAST_LIMIT = {"gridsim": 5.0, "gpu": 20.0, "interpreter": 20.0}  # a GPU may have to compile for seconds
@@ -90,6 +92,7 @@ class Campaign:
     tell: Callable[["Campaign"], None] = lambda _: None
     began: float = field(default_factory=time.monotonic)
     elsewhere: Elsewhere | None = None
+    ahead: Ahead | None = None
     cases: int = 0
     runs: int = 0
     passed: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -127,6 +130,7 @@ class Campaign:
         try:
             with self._noting_interrupts():
                 first()
+                self._look_ahead()
                 for number in itertools.count():
                     self._round(number)
         except Stop:
@@ -235,7 +239,23 @@ class Campaign:
             return round_seed
         visit = self.visits.get((self.subject, step), 0)
         self.visits[self.subject, step] = visit + 1
-        return random.Random(f"{self.plan.seed} {self.subject} {step} {visit // stays}").getrandbits(32)  # noqa: S311
+        if visit % stays == 0:
+            self._prepare(self.subject, step, visit // stays + 1)
+        return self._seed_of(self.subject, step, visit // stays)
+
+    def _seed_of(self, subject: str, step: int, number: int) -> int:
+        return random.Random(f"{self.plan.seed} {subject} {step} {number}").getrandbits(32)  # noqa: S311
+
+    def _look_ahead(self) -> None:
+        """Have the first pool of every subject and rung compiled, in the order in which they come."""
+        for step in dict.fromkeys(step or 6 for step in LADDER):
+            for subject in self.plan.subjects:
+                self._prepare(subject, step, 0)
+
+    def _prepare(self, subject: str, step: int, number: int) -> None:
+        if self.ahead is not None and subject not in self.plan.recorded:
+            op, seed = self.plan.subjects[subject].op, self._seed_of(subject, step, number)
+            self.ahead.prepare(Pool(subject=subject, op=op, seed=seed, rungs=step))
 
     def profile(self, round_seed: int, step: int) -> Profile:
         """What a round draws: up to a rung, near cases that did what few others did, or near recorded calls."""
@@ -243,6 +263,8 @@ class Campaign:
             drawn = profile(self.plan.subjects[self.subject], round_seed)
             return msgspec.structs.replace(drawn, recorded=self.plan.recorded[self.subject])
         drawn = profile(self.plan.subjects[self.subject], round_seed, step or 6)
+        if self.plan.executor in STAYS:
+            drawn = framed(drawn, round_seed)
         if step or self.subject not in self.latest:
             return drawn
         near = reach.leads(self.reached[self.subject], self.latest[self.subject])

@@ -173,6 +173,12 @@ op_option = click.option(
     help=f"The operation of a function that does not declare one (default: {DEFAULT_OP}); of ours, those to test.",
 )
 device_option = click.option("--device", type=click.IntRange(min=0), default=None, help="Which GPU.")
+ahead_option = click.option(
+    "--ahead",
+    type=click.IntRange(min=0),
+    default=None,
+    help="On a GPU, compile so many of the kernels to come at a time (default: one on each idle core).",
+)
 html_option = click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -201,14 +201,19 @@ def compile_one(found: Specialisation) -> Build:
     """Compile one specialisation, from Triton's cache where it has been compiled before."""
     if found.refused:
         return msgspec.structs.replace(found.build(), outcome="fails", says=found.refused)
-    source = ASTSource(found.kernel, found.signature, found.constants, found.attributes)
     try:
-        kernel = triton.compile(source, target=gpu_target(found.target), options=found.options.__dict__)
+        kernel = built(found)
     except Exception as error:
         says = complaint(error, found.kernel)
         outcome = "declined" if LACKING in says else "fails"
         return msgspec.structs.replace(found.build(), outcome=outcome, says=says)
     return _measured(found, kernel)
+
+
+def built(found: Specialisation) -> Any:
+    """Triton's compiled kernel; raises what its compiler raises."""
+    source = ASTSource(found.kernel, found.signature, found.constants, found.attributes)
+    return triton.compile(source, target=gpu_target(found.target), options=found.options.__dict__)
 
 
 def _measured(found: Specialisation, kernel: Any) -> Build:

@@ -3,15 +3,13 @@
 import hashlib
 import itertools
 import random
-from contextlib import AbstractContextManager
 from typing import TypeVar
-from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
-from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from harness.campaign import LADDER
 from harness.case import Case, digest
+from harness.frames import nothing_from_sources
 from harness.hunt import FRESH
 from harness.profiles import Profile, profile
 from harness.strategies import cases
@@ -65,14 +63,9 @@ def _run(options: Profile, run_seed: int) -> list[Case]:
     def draw(case: Case) -> None:
         drawn.append(case)
 
-    with _nothing_from_sources():
+    with nothing_from_sources():
         draw()
     return drawn
-
-
-def _nothing_from_sources() -> AbstractContextManager[object]:
-    """Hypothesis takes one number in twenty from the sources of modules that are loaded: other ones, other cases."""
-    return patch.object(HypothesisProvider, "_maybe_draw_constant", lambda *_, **__: None, create=True)
 
 
 def shard_of(trials: list[T], part: int, parts: int) -> list[T]:

@@ -16,6 +16,7 @@ import msgspec
 from rich.console import Console
 
 from harness import known, mix, page
+from harness.ahead import ahead_of, idle_cores
 from harness.campaign import Campaign, Plan
 from harness.commands import (
     DEFAULT_OP,
@@ -23,6 +24,7 @@ from harness.commands import (
     NOTHING_RAN,
     WRONG_USE,
     Verb,
+    ahead_option,
     check_file,
     check_writable,
     chosen_executor,
@@ -74,6 +76,7 @@ class Minutes(click.ParamType[float]):
 @executor_option
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Independent campaigns.")
 @device_option
+@ahead_option
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: a new one, which is printed.")
 @click.option(
     "--max-cases", type=click.IntRange(min=1), default=None, help="Draw so many cases; what fails is still shrunk."
@@ -185,6 +188,7 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
     with (
         Worker(options["executor"], options["device"]) as worker,
         Elsewhere(other or "", options["device"] if other == "gpu" else None) as elsewhere,
+        ahead_of(options["executor"], options["ahead"], options["device"]) as ahead,
     ):
         where = worker.call("harness.executors:platform_of", options["executor"])
         declared = {name: worker.describe(name, options["op"]) for name in options["subjects"]}
@@ -200,7 +204,9 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
             known=known.read(options["corpus"] / "known.toml"),
         )
         runner = Journalled(worker, Journal(folder))
-        campaign = Campaign(plan, runner, tell, began, elsewhere=elsewhere if other else None, platform=where)
+        campaign = Campaign(
+            plan, runner, tell, began, elsewhere=elsewhere if other else None, ahead=ahead, platform=where
+        )
         return campaign.run(first=lambda: _take_up_leftovers(campaign, folder, say))
 
 
@@ -341,6 +347,7 @@ def _arguments(options: dict[str, Any], number: int, workers: int) -> Iterator[s
         yield from ("--subject", name)
     yield from ("--minutes", str(options["seconds"] / 60), "--op", options["op"], "--executor", options["executor"])
     yield from ("--seed", str(options["seed"] * 1000 + number), "--corpus", str(options["corpus"]))
+    yield from ("--ahead", str(idle_cores(workers) if options["ahead"] is None else options["ahead"] // workers))
     for name in ("device", "profile"):
         if options[name] is not None:
             yield from (f"--{name}", str(options[name]))

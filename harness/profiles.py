@@ -101,6 +101,7 @@ class Profile(Record, frozen=True):
     spare: bool = True
     max_kv_len: int = BUDGET_TOKENS
     near: tuple[Case, ...] = ()  # when given, each case is a relative of one of these
+    frames: tuple[Case, ...] = ()  # when given, each case is compiled as one of these
     recorded: tuple[Case, ...] = ()  # when given, each case is a neighbour of one of these, as often as it stands here
 
 

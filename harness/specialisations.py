@@ -118,8 +118,11 @@ def _backend(target: str) -> Any:
 
 
 @contextmanager
-def noted(notes: Notes) -> Iterator[None]:
-    """Note every launch inside before it is compiled; of an autotuned kernel, every config that it would try."""
+def noted(notes: Notes, dry: bool = False) -> Iterator[None]:
+    """Note every launch inside before it is compiled; of an autotuned kernel, every config that it would try.
+
+    Where it is `dry`, nothing is launched.
+    """
     tune, run = Autotuner.run, JITFunction.run
     config: list[str] = []  # while configs are only noted, which one
 
@@ -131,11 +134,11 @@ def noted(notes: Notes) -> Iterator[None]:
                 self.fn.run(*args, **kwargs, **tried.all_kwargs())
             finally:
                 config.pop()
-        return tune(self, *args, **kwargs)
+        return None if dry else tune(self, *args, **kwargs)
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         notes.take(self, args, kwargs, *config)
-        if config:
+        if config or dry:
             return None
         notes.launches += 1
         return run(self, *args, **kwargs)

@@ -52,6 +52,11 @@ PARTS = {
 }
 
 
+#: What of a case is mostly compiled in: constants, types, what is None, strides and places by their divisibility.
+COMPILED_IN = (
+    "head_dim_v", "causal", "layout", "v_layout", "q_layout", "out_layout", "table_dtype", "scale_granularity", "hints",
+)  # fmt: skip
+
 #: Strategies that are kept: of one round there are some hundreds.
 KEPT = 4096
 
@@ -82,7 +87,18 @@ def cases(options: Profile) -> st.SearchStrategy[Case]:
     """Draw a case within the profile."""
     if options.recorded:
         return st.composite(neighbour)(options)
-    return st.composite(_relative if options.near else _case)(options)
+    if options.near:
+        return st.composite(_relative)(options)
+    return st.composite(_within_frame if options.frames else _case)(options)
+
+
+def _within_frame(draw: Draw, options: Profile) -> Case:
+    """A case that is compiled as one of the frames, all else drawn anew."""
+    frame = options.frames[draw(between(0, len(options.frames) - 1))]
+    heads = ((frame.num_q_heads, frame.num_kv_heads),)
+    fresh = _case(draw, msgspec.structs.replace(options, constants=(constants_of(frame),), heads=heads))
+    kept = {name: getattr(frame, name) for name in COMPILED_IN}
+    return replace(fresh, **kept, window=(fresh.window[0], frame.window[1]))
 
 
 def _relative(draw: Draw, options: Profile) -> Case:

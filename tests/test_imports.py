@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = {"torch", "triton"}
 #: What the supervising process is made of, and what it shows and keeps.
 WITHOUT_TORCH = (
-    "against", "attribution", "blocks", "building", "builds", "campaign", "clocking", "columns", "commands",
+    "against", "ahead", "attribution", "blocks", "building", "builds", "campaign", "clocking", "columns", "commands",
     "comparing", "comparison", "comparison_figure", "comparison_table", "compiles", "compiles_table", "confirming",
     "anywhere", "batches", "calls", "kvsize", "layouts", "likeness", "mix", "neighbours", "parameters", "placing",
     "recorded", "recording", "scaling",

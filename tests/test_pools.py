@@ -4,9 +4,10 @@ from typing import Any
 
 from harness.campaign import STAYS, Campaign, Plan
 from harness.case import Case
+from harness.frames import framed
 from harness.profiles import profile, whole_profile
 from harness.results import Result
-from harness.strategies import constants_of
+from harness.strategies import COMPILED_IN, constants_of
 from harness.subjects import load
 
 DECLARED = load("ours.decode").declaration
@@ -61,3 +62,20 @@ def test_the_first_pools_that_stay_have_every_feature() -> None:
     assert {name for pool in pools for constants in pool for name in constants.features} == set(
         whole_profile(DECLARED).features
     )
+
+
+def test_on_a_gpu_a_pool_has_few_frames_and_all_else_varies() -> None:
+    cases = [case for case in drawn("gpu", 800) if case.op == "decode"]
+    frames = {tuple(getattr(case, name) for name in (*COMPILED_IN, "num_q_heads", "num_kv_heads")) for case in cases}
+    assert len(frames) < len(cases) / 8
+    assert len({case.seqs for case in cases}) > len(cases) / 2
+    assert len({case.values for case in cases}) > 10
+
+
+def test_frames_depend_on_the_seed_alone() -> None:
+    framed.cache_clear()
+    first = framed(profile(DECLARED, 7), 7).frames
+    framed.cache_clear()
+    assert framed(profile(DECLARED, 7), 7).frames == first
+    assert framed(profile(DECLARED, 8), 8).frames != first
+    assert {constants_of(case) for case in first} <= set(profile(DECLARED, 7).constants)
