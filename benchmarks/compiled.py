@@ -73,9 +73,12 @@ def launch(tested: Subject, case: Case, notes: Notes) -> None:
 @click.option("--cases", type=click.IntRange(min=PARTS), default=4000, show_default=True, help="So many are drawn.")
 @click.option("--seed", type=int, default=5, show_default=True, help="Of the campaign.")
 @click.option("--stays", type=click.IntRange(min=1), multiple=True, help="Rounds of one pool; as on a GPU by default.")
+@click.option("--frames/--free", default=True, show_default=True, help="Whether pools keep what is compiled in.")
 @one_line_errors
-def main(cases: int, seed: int, stays: tuple[int, ...]) -> int:
+def main(cases: int, seed: int, stays: tuple[int, ...], frames: bool) -> int:
     """Draw cases, and print how many kernels are new per 100 of them."""
+    if not frames:
+        campaign.framed = lambda options, _: options
     for rounds in stays or (campaign.STAYS["gpu"],):
         campaign.STAYS["gpu"] = rounds
         runner = Drawer()

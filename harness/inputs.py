@@ -129,6 +129,18 @@ def materialise(case: Case) -> Materials:
     return Materials(case, geometry, inputs, fresh.stored if fresh else None)
 
 
+def far_bytes(case: Case) -> int:
+    """Bytes of what may lie far apart, or a little more: caches, queries, new tokens, output. Nothing is filled for it.
+
+    Far new tokens are taken for as many as reach beyond 32 bits.
+    """
+    geometry = lay_out(case, _smallest_block_stride(case))
+    tensors = (*_cache_tensors(case, geometry.num_blocks), _query_tensor(case, case.tokens), _output(case))
+    storages = {id(tensor.storage): tensor.storage.data for tensor in tensors if tensor is not None}
+    fresh = case.q_layout == "far" and (case.op in WRITING or case.new_kv == "dense")
+    return sum(data.nbytes for data in storages.values()) + 2 * fresh * 2**31 * values.DTYPES[case.dtype].itemsize
+
+
 def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
     """q, K and V of one sequence in logical order: what the references read. An FP8 cache comes dequantised."""
     case, seq = materials.case, materials.case.batch[index]

@@ -98,7 +98,8 @@ def _within_frame(draw: Draw, options: Profile) -> Case:
     heads = ((frame.num_q_heads, frame.num_kv_heads),)
     fresh = _case(draw, msgspec.structs.replace(options, constants=(constants_of(frame),), heads=heads))
     kept = {name: getattr(frame, name) for name in COMPILED_IN}
-    return replace(fresh, **kept, window=(fresh.window[0], frame.window[1]))
+    right = frame.window[1] if min(frame.window[1], fresh.window[1]) < 0 else fresh.window[1]  # None is compiled in
+    return replace(fresh, **kept, window=(fresh.window[0], right))
 
 
 def _relative(draw: Draw, options: Profile) -> Case:

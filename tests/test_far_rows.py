@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from attending import lens
 from hunting import changed
 
 from harness import subjects
 from harness.case import Case, Seq, Slots, replace
-from harness.executors.base import Placement
-from harness.inputs import materialise
+from harness.executors.base import Placement, same_bits, to_numpy
+from harness.inputs import far_bytes, materialise
 from harness.mutants import plant
 from harness.pipeline import run_case
 from harness.profiles import profile
@@ -104,3 +105,23 @@ def test_far_rows_are_drawn_from_the_rung_of_far_blocks_on() -> None:
     assert "far" in profile(declare(), 1, rungs=5).q_layouts
     assert "far" not in profile(declare(), 1, rungs=4).q_layouts
     assert profile(declare(q_layouts=("contiguous",)), 1).q_layouts == ("contiguous",)
+
+
+@pytest.mark.parametrize("changes", [{}, {"out_layout": "far"}, {"placement": "farther"}, {"dtype": "float16"}])
+@pytest.mark.parametrize("case", [FAR, CHUNK, replace(FAR, q_layout="contiguous", placement="far")])
+def test_the_bytes_of_a_far_case_are_known_before_it_is_made(case: Case, changes: dict[str, Any]) -> None:
+    case = replace(case, **changes)
+    storages = {id(t.storage): t.storage.data.nbytes for t in materialise(case).inputs.tensors().values()}
+    assert far_bytes(case) == pytest.approx(sum(storages.values()), rel=0.001)
+
+
+@pytest.mark.parametrize("kv_dtype", ["same", "e4m3", "e5m2"])
+def test_far_blocks_are_placed_bit_by_bit(kv_dtype: str) -> None:
+    case = Case(seqs=lens(20, 3, 40), placement="far", kv_dtype=kv_dtype, block_size=1, k_poison="random_bits")
+    materials = materialise(case)
+    placement = Placement(materials, "cpu")
+    for name in ("k_cache", "v_cache"):
+        tensor, rows = getattr(materials.inputs, name), materials.geometry.used
+        assert len(rows) == 63
+        placed = to_numpy(getattr(placement.inputs, name)[torch.from_numpy(rows)])
+        assert same_bits(placed, tensor.view[rows])

@@ -179,9 +179,10 @@ class Placement:
         return torch.empty(len(storage.data), dtype=_TORCH[storage.dtype], device=self.device)
 
     def _copy_used(self, tensor: Tensor, flat: torch.Tensor) -> None:
+        rows = self.materials.rows(tensor)
+        used = to_torch(np.ascontiguousarray(tensor.view[rows]), tensor.storage.dtype).to(self.device)
         placed = flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
-        for row in self.materials.rows(tensor).tolist():
-            placed[row] = to_torch(np.ascontiguousarray(tensor.view[row]), tensor.storage.dtype).to(self.device)
+        _integers(placed)[torch.from_numpy(rows).to(self.device)] = _integers(used)
 
     def _sparse(self) -> list[tuple[str, Tensor]]:
         return [(name, t) for name, t in self.materials.inputs.tensors().items() if t.storage.sparse]
@@ -387,6 +388,11 @@ def to_torch(flat: Array, dtype: str) -> torch.Tensor:
     if dtype in ("bfloat16", "e4m3", "e5m2"):
         return torch.from_numpy(flat.view(f"i{flat.itemsize}")).view(_TORCH[dtype])
     return torch.from_numpy(flat)
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as whole numbers of its width: torch indexes those on every device, and copies every bit."""
+    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:

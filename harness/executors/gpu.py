@@ -11,7 +11,7 @@ from triton.runtime.jit import JITFunction
 from harness.case import Case
 from harness.executors.base import Conditions, Observed, Placement, failure, observe
 from harness.executors.tuning import tuned
-from harness.inputs import Materials, materialise
+from harness.inputs import Materials, far_bytes
 from harness.subjects import Subject, WrongUse
 
 #: Share of the free memory that one case may take.
@@ -30,8 +30,10 @@ class Gpu:
         """Memory is real here."""
         if not case.is_far:
             return None
-        torch.cuda.empty_cache()  # what earlier cases took and nobody holds is free
-        if _bytes(case) > SHARE_OF_FREE * torch.cuda.mem_get_info()[0]:
+        wanted = far_bytes(case)
+        if wanted > SHARE_OF_FREE * torch.cuda.mem_get_info()[0]:
+            torch.cuda.empty_cache()  # what earlier cases took and nobody holds is free
+        if wanted > SHARE_OF_FREE * torch.cuda.mem_get_info()[0]:
             return f"far blocks or rows need more than {SHARE_OF_FREE:.0%} of the device memory that is free"
         return None
 
@@ -76,12 +78,6 @@ def nearest_platform(major: int, minor: int) -> str:
     """
     near = {8: "sm80", 9: "sm90", 10: "sm100"}
     return f"sm{major}{minor}" if (major, minor) == (8, 9) else near.get(major, f"sm{major}{minor}")
-
-
-def _bytes(case: Case) -> int:
-    tensors = materialise(case).inputs.tensors().values()
-    storages = {id(t.storage): t.storage.data.nbytes for t in tensors}
-    return sum(storages.values())
 
 
 @contextmanager
