@@ -97,6 +97,7 @@ class Subject:
     run: Callable[[Any], Any]
     validate: Callable[[Any], None] | None = None
     limits: Callable[[Case], str | None] | None = None  # why it cannot do a case, where no declaration can say it
+    timed: Callable[[Any], Any] | None = None  # how it is called to be timed, where not as it is called to be judged
 
     def declines(self, case: Case) -> str | None:
         """Why this subject cannot do the case, or None."""
@@ -211,7 +212,8 @@ def from_function(function: Callable[..., Any], op: str = "decode", name: str | 
     """Wrap a function; its `@subject` declaration if it has one, else a bare one for `op`."""
     declaration = getattr(function, "__kvetch__", None) or declare(op=op)
     label = name or str(getattr(function, "__qualname__", repr(function)))
-    return Subject(label, declaration, function, getattr(function, "validate", None))
+    validate, timed = (getattr(function, name, None) for name in ("validate", "timed"))
+    return Subject(label, declaration, function, validate, timed=timed)
 
 
 def declines(declared: Declaration, case: Case) -> str | None:

@@ -34,8 +34,10 @@ from tile import (
 
 #: Outputs that a program may sum at once.
 SUMS = 64 * 128
-#: Programs for each multiprocessor that splitting aims at, and the fewest tiles that are worth a program.
+#: Programs that a multiprocessor runs at once, and the fewest tiles that are worth a program.
 PROGRAMS_EACH, FEWEST_TILES = 2, 2
+#: Where there are more sequences than that: how many times as many programs even out their lengths, and their tiles.
+ROUNDS, EVEN_TILES = 10, 32
 #: Arguments of `paged_split_decode` that are worth timing; the first are its own choice.
 CONFIGS = ({}, {"tile_kv": 128, "num_warps": 8}, {"tile_kv": 16})
 
@@ -356,8 +358,10 @@ def splits_for(q, k_cache, block_tables, tile_kv, num_splits, tiles_per_split):
     if num_splits is not None:
         check_count("num_splits", num_splits)
         return num_splits
-    programs = len(q) * k_cache.shape[2]
-    return max(min(PROGRAMS_EACH * multiprocessors(q) // max(programs, 1), most_tiles // FEWEST_TILES), 1)
+    programs, at_once = len(q) * k_cache.shape[2], PROGRAMS_EACH * multiprocessors(q)
+    if programs > at_once:
+        return max(min(triton.cdiv(ROUNDS * at_once, programs), most_tiles // EVEN_TILES), 1)
+    return max(min(at_once // max(programs, 1), most_tiles // FEWEST_TILES), 1)
 
 
 def multiprocessors(q):

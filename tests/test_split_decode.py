@@ -183,9 +183,20 @@ def test_a_wrong_workspace_is_refused_by_the_name_of_its_part(wrong: dict[str, A
 
 @pytest.mark.parametrize(
     ("num_seqs", "num_kv_heads", "columns", "expected"),
-    [(1, 8, 512, 33), (8, 8, 512, 4), (32, 8, 512, 1), (1, 8, 64, 8), (1, 1, 4, 1), (0, 8, 512, 64)],
+    [
+        (1, 8, 512, 33),
+        (8, 8, 512, 4),
+        (32, 8, 512, 1),
+        (1, 8, 64, 8),
+        (1, 1, 4, 1),
+        (0, 8, 512, 64),
+        (64, 8, 1024, 6),
+        (64, 8, 128, 1),
+        (128, 8, 64, 1),
+        (1000, 8, 4096, 1),
+    ],
 )
-def test_splits_fill_the_gpu_but_leave_each_program_some_tiles(
+def test_splits_fill_the_gpu_or_even_out_lengths_but_leave_each_program_some_tiles(
     num_seqs: int, num_kv_heads: int, columns: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split_decode, "multiprocessors", lambda q: 132)
