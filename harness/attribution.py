@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 #: Warps and stages of a launch that are tried where there are any: on a GPU.
 LAUNCHES = {"1 warp": {"num_warps": 1}, "8 warps": {"num_warps": 8}, "1 stage": {"num_stages": 1}}
+#: What keeps NVIDIA's assembler from optimising.
+UNOPTIMISED = {"DISABLE_PTXAS_OPT": "1"}
 #: How many other configs of an autotuned kernel are tried.
 CONFIGS = 3
 
 
 def attribution(campaign: Campaign, subject: str, case: Case, family: str) -> str:
     """In words, nothing where there is no other way to run it, no time, or no verdict there."""
-    told = (_on_the_other_executor(campaign, subject, case, family), _configured(campaign, subject, case, family))
+    elsewhere = _on_the_other_executor(campaign, subject, case, family)
+    told = [elsewhere, _configured(campaign, subject, case, family)]
+    if elsewhere.startswith("right"):
+        told.append(_unoptimised(campaign, subject, case))
     return "; ".join(words for words in told if words)
 
 
@@ -43,6 +48,23 @@ def told(result: Result, family: str) -> str:
     if result.headline is not None:
         return f"fails otherwise on {result.executor}: {result.headline.kind}: {result.headline.message}"
     return f"right on {result.executor}: the compiler, the platform, or an order of programs that was not taken there"
+
+
+def _unoptimised(campaign: Campaign, subject: str, case: Case) -> str:
+    """The verdict where ptxas does not optimise, of a case that is right where no ptxas was at work."""
+    if campaign.unoptimised is None or campaign.out_of_time or campaign.platform.startswith("gfx"):
+        return ""
+    return told_of_ptxas(campaign.unoptimised.run(case, subject, min(SECONDS, campaign.left), thorough=True))
+
+
+def told_of_ptxas(result: Result) -> str:
+    """What that verdict means."""
+    if result.declined or result.harness_fault:
+        return ""
+    setting = "ptxas's optimisations off (DISABLE_PTXAS_OPT=1)"
+    if result.headline is not None:
+        return f"fails with {setting} as well"
+    return f"right with {setting}: ptxas is at fault, or a race that the slower code does not run into"
 
 
 def _configured(campaign: Campaign, subject: str, case: Case, family: str) -> str:

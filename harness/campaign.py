@@ -92,6 +92,7 @@ class Campaign:
     tell: Callable[["Campaign"], None] = lambda _: None
     began: float = field(default_factory=time.monotonic)
     elsewhere: Elsewhere | None = None
+    unoptimised: Elsewhere | None = None
     ahead: Ahead | None = None
     cases: int = 0
     runs: int = 0

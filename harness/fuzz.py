@@ -17,6 +17,7 @@ from rich.console import Console
 
 from harness import known, mix, page
 from harness.ahead import ahead_of, idle_cores
+from harness.attribution import UNOPTIMISED
 from harness.campaign import Campaign, Plan
 from harness.commands import (
     DEFAULT_OP,
@@ -188,6 +189,7 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
     with (
         Worker(options["executor"], options["device"]) as worker,
         Elsewhere(other or "", options["device"] if other == "gpu" else None) as elsewhere,
+        Elsewhere("gpu", options["device"], UNOPTIMISED) as unoptimised,
         ahead_of(options["executor"], options["ahead"], options["device"]) as ahead,
     ):
         where = worker.call("harness.executors:platform_of", options["executor"])
@@ -205,8 +207,9 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
         )
         runner = Journalled(worker, Journal(folder))
         campaign = Campaign(
-            plan, runner, tell, began, elsewhere=elsewhere if other else None, ahead=ahead, platform=where
-        )
+            plan, runner, tell, began, elsewhere if other else None, ahead=ahead, platform=where,
+            unoptimised=unoptimised if options["executor"] == "gpu" else None,
+        )  # fmt: skip
         return campaign.run(first=lambda: _take_up_leftovers(campaign, folder, say))
 
 

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.case import Case
 from harness.journal import Journal
-from harness.pool import HarnessFault, Worker
+from harness.pool import HarnessFault, Home, Worker
 from harness.results import Result
 from harness.subjects import Subject, WrongUse, load
 
@@ -46,10 +46,11 @@ class Journalled:
 
 @dataclass
 class Elsewhere:
-    """A worker on the machine's other executor; starting takes seconds, so it waits until it is needed."""
+    """A worker on another executor, or with other settings; starting takes seconds, so it waits until it is needed."""
 
     executor: str
     device: int | None = None
+    environ: dict[str, str] = field(default_factory=dict)
     worker: Worker | None = None
 
     def __enter__(self) -> "Elsewhere":
@@ -62,7 +63,7 @@ class Elsewhere:
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
         """Run and judge the case there; what the executor cannot load is a fault of the harness."""
         try:
-            self.worker = self.worker or Worker(self.executor, self.device)
+            self.worker = self.worker or Worker(self.executor, self.device, Home(environ=self.environ))
             return self.worker.run(case, subject, limit_seconds, **options)
         except (HarnessFault, WrongUse) as fault:
             return Result(case=case, subject=subject, executor=self.executor, harness_fault=str(fault))

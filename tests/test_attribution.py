@@ -130,3 +130,48 @@ def test_a_report_tells_the_attribution():
 def test_a_runner_in_a_worker_runs_the_probes_there():
     with Worker("gridsim") as worker:
         assert Journalled(worker, None).failing_probes() == []
+
+
+# --- the assembler -----------------------------------------------------------------------------------------------
+
+
+class Fixed:
+    """Another executor that always answers the same, and is asked once."""
+
+    def __init__(self, **outcome) -> None:
+        self.outcome, self.asked = outcome, 0
+
+    def run(self, case, subject, limit, **options):
+        self.asked += 1
+        return Result(case=case, subject=subject, executor="there", **self.outcome)
+
+
+def of_ptxas(elsewhere: Fixed, unoptimised: Fixed, platform: str = "sm90") -> str:
+    campaign = Campaign(
+        Plan({"s": declare()}, "gridsim", 60.0), None, elsewhere=elsewhere, unoptimised=unoptimised, platform=platform
+    )
+    return attribution.attribution(campaign, "s", Case(), "wrong output")
+
+
+def test_what_is_right_on_gridsim_and_without_ptxas_optimising_is_the_assemblers_fault():
+    said = of_ptxas(Fixed(), Fixed())
+    assert said.endswith("right with ptxas's optimisations off (DISABLE_PTXAS_OPT=1): ptxas is at fault, or a race "
+                         "that the slower code does not run into")  # fmt: skip
+    assert of_ptxas(Fixed(), Fixed(findings=(WRONG,))).endswith("(DISABLE_PTXAS_OPT=1) as well")
+    assert "ptxas" not in of_ptxas(Fixed(), Fixed(harness_fault="it does not start"))
+
+
+def test_the_assembler_is_not_asked_where_the_kernel_is_at_fault_nor_where_there_is_none():
+    asked = Fixed()
+    assert "ptxas" not in of_ptxas(Fixed(findings=(WRONG,)), asked)
+    assert "ptxas" not in of_ptxas(Fixed(), asked, "gfx942")
+    assert asked.asked == 0
+
+
+def test_a_worker_elsewhere_has_the_settings_that_it_was_given(tmp_path):
+    file = tmp_path / "asking.py"
+    file.write_text("import os\ndef f(inputs):\n    raise ValueError(os.environ['DISABLE_PTXAS_OPT'])\n")
+    with Elsewhere("gridsim", environ=attribution.UNOPTIMISED) as elsewhere:
+        result = elsewhere.run(Case(), f"{file}:f", 30.0)
+    assert "ValueError" in result.headline.message
+    assert result.headline.message.endswith("1")
