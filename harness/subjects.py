@@ -66,6 +66,7 @@ class Declaration(Record, frozen=True):
     batch_invariant: bool = False
     deterministic: bool = True
     fixed_splits: bool = False
+    own_splits: bool = False  # chooses by the batch where a GPU's case has no number: the promises here then lapse
     layout_invariant: bool = False
     promises: tuple[Promise, ...] = ()
     # needs
