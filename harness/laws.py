@@ -100,7 +100,8 @@ class Law:
     """What is changed, and what must come of it.
 
     `bitwise` holds for a subject that is deterministic and promises all that the law `requires`; where a compiler may
-    make another kernel of the changed call (`recompiles`), and for everybody else, the law is held to the bound:
+    make another kernel of the changed call (`recompiles`), or the subject chooses another number of splits for it, and
+    for everybody else, the law is held to the bound:
     |second - first| <= B1 + B2, each the derived bound of its own call. `exact` knows the answer, within B2.
     """
 
@@ -132,7 +133,12 @@ class Law:
     def is_bitwise(self, first: First) -> bool:
         """Whether this subject, here, is held to every bit."""
         kept = all(getattr(first.declared, name) for name in ("deterministic", *self.requires))
-        return self.expect == "bitwise" and kept and not (self.recompiles and first.caller.compiles())
+        other_kernel = first.caller.compiles() and (self.recompiles or self._may_split(first))
+        return self.expect == "bitwise" and kept and not other_kernel
+
+    def _may_split(self, first: First) -> bool:
+        """Whether the changed call may have another number of splits."""
+        return bool(self.requires) and first.declared.own_splits and not first.case.hints.num_splits
 
     def _compared(self, first: First, twin: Twin, second: Observed) -> list[Finding]:
         if self.is_bitwise(first):

@@ -146,7 +146,7 @@ class _Trial:
         """Judged once as it is called, timed, and judged again as it was timed: a graph may have missed a launch."""
         inputs = self.batch.inputs
         inputs = with_dense_rows(inputs, self.batch.workload) if self.case.new_kv == "dense" else inputs
-        self._run(inputs)  # compiles, tunes, plans: that is no part of what is read and judged
+        self.tested.run(inputs)  # compiles, tunes, plans: that is no part of what is read and judged
         self._erase()
         with launches() as ttir, empty_is_nan():
             returned, inner = self._called(inputs)
@@ -154,7 +154,7 @@ class _Trial:
         arithmetic = self._arithmetic(tuple(ttir))
         out = _output(returned)
         says, margin = self._complaint(out, arithmetic)
-        ready = self.clock.ready(inner or partial(self._run, inputs))
+        ready = self.clock.ready(inner or partial(self.tested.run, inputs))
         times = self.clock.repeats(ready, repeats)
         if not says:
             self._erase(out, ready.returned)
@@ -182,11 +182,8 @@ class _Trial:
 
     def _called(self, inputs: Inputs) -> tuple[Any, core.Call | None]:
         if not is_adapted(self.tested.name):
-            return self._run(inputs), None
+            return self.tested.run(inputs), None
         return core.called(adapters.find(self.tested.name), self.tested, inputs)
-
-    def _run(self, inputs: Inputs) -> Any:
-        return (self.tested.timed or self.tested.run)(inputs)
 
     def _erase(self, *given: Any) -> None:
         """NaN wherever the next call has to write."""

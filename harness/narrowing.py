@@ -15,7 +15,7 @@ from harness.settings import Accepted, Settings
 from harness.subjects import Declaration, declines
 
 #: Fields that say what a subject takes or promises: to lose one is a narrowing. All other yes-or-no fields are needs.
-NEEDS = ("finite_dead_slots", "padded_table")
+NEEDS = ("finite_dead_slots", "padded_table", "own_splits")
 #: Fields that only say something to a reader.
 TOLD = ("about", "not_drawn", "corners")
 

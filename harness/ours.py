@@ -72,29 +72,25 @@ def decode(inputs: Any) -> Any:
 _AT_SPEED = _ATTENTION | {"arithmetic": {name: kept for name, kept in _IN_FLOAT32.items() if name != "p_dtype"}}
 
 
-@subject(op="decode", splits=True, configs=len(_split_decode.CONFIGS), **_AT_SPEED)
+@subject(op="decode", splits=True, own_splits=True, configs=len(_split_decode.CONFIGS), **_AT_SPEED)
 def split_decode(inputs: Any) -> Any:
-    """`kernels/split_decode.py`: programs share the keys of a sequence, the last of them merges.
-
-    As many as fill the GPU depend on the batch, so that is how it is timed; a fixed number is what promises hold for.
-    """
-    return _split_decoded(inputs, num_splits=inputs.hints.num_splits or 4)
-
-
-def _split_decoded(inputs: Any, **knobs: Any) -> Any:
-    knobs |= _split_decode.CONFIGS[inputs.hints.config]
+    """`kernels/split_decode.py`: programs share the keys of a sequence, the last of them merges."""
+    usual = None if inputs.q.is_cuda else 4  # how many fill a CPU is no question
+    knobs = {"num_splits": inputs.hints.num_splits or usual} | _split_decode.CONFIGS[inputs.hints.config]
     return _split_decode.paged_split_decode(*_paged(inputs), inputs.kv_lens, **knobs, **_features(inputs))
 
 
-@subject(op="extend", new_kv=("in_cache", "dense"), configs=len(_extend.CONFIGS), **_AT_SPEED)
+@subject(
+    op="extend", new_kv=("in_cache", "dense"), splits=True, own_splits=True, configs=len(_extend.CONFIGS), **_AT_SPEED
+)
 def extend(inputs: Any) -> Any:
-    """`kernels/extend.py`: prefill, chunks, a prefix in the cache, verification."""
+    """`kernels/extend.py`: prefill, chunks, a prefix in the cache, verification; programs may share its keys."""
     return _attend(inputs, k_new=inputs.k_new, v_new=inputs.v_new)
 
 
 def _attend(inputs: Any, **new: Any) -> Any:
     lens = {"query_starts": inputs.query_starts, "kv_lens": inputs.kv_lens, "max_query_len": inputs.max_query_len}
-    knobs = _extend.CONFIGS[inputs.hints.config]
+    knobs = {"num_splits": inputs.hints.num_splits or None} | _extend.CONFIGS[inputs.hints.config]
     return _extend.paged_extend(*_paged(inputs), **lens, **new, **knobs, **_features(inputs))
 
 
@@ -124,7 +120,7 @@ def cache_write(inputs: Any) -> None:
     )
 
 
-@subject(op="step", **(_AT_SPEED | {"promises": (*_READING, "heads", "slots")}))
+@subject(op="step", splits=True, own_splits=True, **(_AT_SPEED | {"promises": (*_READING, "heads", "slots")}))
 def step(inputs: Any) -> Any:
     """A server's step: the new tokens go into the cache, then their queries attend."""
     cache_write(inputs)
@@ -151,7 +147,6 @@ def _validate_step(inputs: Any) -> None:
 
 decode.validate = _decode.validate  # type: ignore[attr-defined]
 split_decode.validate = _split_decode.validate  # type: ignore[attr-defined]
-split_decode.timed = _split_decoded  # type: ignore[attr-defined]
 extend.validate = _extend.validate  # type: ignore[attr-defined]
 cache_write.validate = _cache_write.validate  # type: ignore[attr-defined]
 gather.validate = _gather.validate  # type: ignore[attr-defined]

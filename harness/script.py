@@ -122,6 +122,7 @@ returned = load()(
 )"""
 LENS = "inputs.query_starts, inputs.kv_lens, max_query_len=inputs.max_query_len,"
 CONFIG = '**load(function="CONFIGS")[inputs.hints.config],'
+SPLITS = "num_splits=inputs.hints.num_splits or None,"
 WRITE = """\
 whole = inputs.v_cache.data_ptr() != inputs.k_cache.data_ptr()  # else V is a prefix of K
 load(os.path.join(os.path.dirname(KERNEL), "cache_write.py"), "paged_cache_write")(
@@ -140,9 +141,9 @@ OURS = {
     "ours.extend": (
         "extend.py",
         "paged_extend",
-        ATTENTION.format(lens=f"{LENS} k_new=inputs.k_new, v_new=inputs.v_new, {CONFIG}"),
+        ATTENTION.format(lens=f"{LENS} k_new=inputs.k_new, v_new=inputs.v_new, {SPLITS} {CONFIG}"),
     ),
-    "ours.step": ("extend.py", "paged_extend", WRITE + ATTENTION.format(lens=f"{LENS} {CONFIG}")),
+    "ours.step": ("extend.py", "paged_extend", WRITE + ATTENTION.format(lens=f"{LENS} {SPLITS} {CONFIG}")),
     "ours.gather": (
         "gather.py",
         "paged_gather",

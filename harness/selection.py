@@ -15,9 +15,9 @@ from harness.subjects import SUBJECTS, WrongUse, same
 SYSTEMATIC = ("ours.decode", "ours.extend", "ours.cache_write")
 #: The kernels of ours that a subject stands for, where it is not the one of its name.
 KERNELS = {
-    "ours.extend": ("extend", "tile"),
+    "ours.extend": ("extend", "tile", "splits"),
     "ours.gather": ("gather", "paged_tile"),
-    "ours.split_decode": ("split_decode", "tile"),
+    "ours.split_decode": ("split_decode", "tile", "splits"),
     "ours.step": (),
 }
 

@@ -66,6 +66,7 @@ class Declaration(Record, frozen=True):
     batch_invariant: bool = False
     deterministic: bool = True
     fixed_splits: bool = False
+    own_splits: bool = False  # chooses by the batch where a GPU's case has no number: the promises here then lapse
     layout_invariant: bool = False
     promises: tuple[Promise, ...] = ()
     # needs
@@ -97,7 +98,6 @@ class Subject:
     run: Callable[[Any], Any]
     validate: Callable[[Any], None] | None = None
     limits: Callable[[Case], str | None] | None = None  # why it cannot do a case, where no declaration can say it
-    timed: Callable[[Any], Any] | None = None  # how it is called to be timed, where not as it is called to be judged
 
     def declines(self, case: Case) -> str | None:
         """Why this subject cannot do the case, or None."""
@@ -212,8 +212,7 @@ def from_function(function: Callable[..., Any], op: str = "decode", name: str | 
     """Wrap a function; its `@subject` declaration if it has one, else a bare one for `op`."""
     declaration = getattr(function, "__kvetch__", None) or declare(op=op)
     label = name or str(getattr(function, "__qualname__", repr(function)))
-    validate, timed = (getattr(function, name, None) for name in ("validate", "timed"))
-    return Subject(label, declaration, function, validate, timed=timed)
+    return Subject(label, declaration, function, getattr(function, "validate", None))
 
 
 def declines(declared: Declaration, case: Case) -> str | None:

@@ -96,8 +96,8 @@ def prepare(subject: str, workload: str, seed: int) -> str:
     tested = load(subject, chosen.op)
     if reason := tested.declines(chosen.case()):
         raise WrongUse(f"{subject} declines {workload}: {reason}")
-    clock, inputs, run = GpuClock(), inputs_of(chosen, seed, "cuda"), tested.timed or tested.run
-    _prepared.append((clock, clock.ready(lambda: run(inputs))))
+    clock, inputs = GpuClock(), inputs_of(chosen, seed, "cuda")
+    _prepared.append((clock, clock.ready(lambda: tested.run(inputs))))
     return _prepared[0][1].how
 
 

@@ -128,6 +128,8 @@ _EXTEND = {
     "4x512-after-7k": ((512, 8192),) * 4,
     "16x64-after-4k": ((64, 4160),) * 16,
 }
+#: A few new tokens after a long prefix: a chunk of a prompt, and tokens to be verified.
+_FEW = {"1x64-after-32k": ((64, 32832),), "1x8-after-32k": ((8, 32776),)}
 #: The heads of Qwen3-0.6B, which small servers are written for.
 _QWEN: dict[str, Any] = {"num_q_heads": 16, "num_kv_heads": 8, "usual": False}
 
@@ -141,6 +143,7 @@ WORKLOADS = {
         *(Workload(f"decode-qwen-{name}-16", "decode", _DECODE[name], **_QWEN) for name in ("1x8k", "32x1k")),
         *(Workload(f"extend-{name}-16", "extend", seqs) for name, seqs in _EXTEND.items()),
         *(Workload(f"extend-{name}-64", "extend", seqs, 64) for name, seqs in _EXTEND.items()),
+        *(Workload(f"extend-{name}-16", "extend", seqs, usual=False) for name, seqs in _FEW.items()),
         Workload("extend-qwen-4x1k-16", "extend", ((1024, 1024),) * 4, **_QWEN),
         Workload("cache_write-8k-16", "cache_write", ((8192, 8192),)),
     )

@@ -21,6 +21,13 @@ from decode import (
     strides,
     window_start,
 )
+from splits import (
+    check_count,
+    merge_splits,
+    multiprocessors,
+    split_workspace,  # noqa: F401 (for those who keep one)
+    used_workspace,
+)
 from tile import (
     LOG2E,
     check_scale,
@@ -39,10 +46,21 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 #: Bytes that a tile of queries may have for each warp, and a tile of keys and values.
 Q_BYTES, KV_BYTES = 4 * 1024, 32 * 1024
+#: Programs for each multiprocessor that splitting aims at.
+PROGRAMS_EACH = 2
 #: Arguments of `paged_extend` that are worth timing; the first are its own choice.
 CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32}, {"tma": True})
 
 # --- the kernel --------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def keys_of_split(first_key, end_key, split, num_splits, TILE_KV: tl.constexpr):
+    """The keys [first, end) of one split: an equal share of the tiles that are seen."""
+    first_tile = first_key // TILE_KV
+    share = tl.cdiv(tl.maximum(tl.cdiv(end_key, TILE_KV) - first_tile, 0), num_splits)
+    begin = first_tile + split * share
+    return tl.maximum(begin * TILE_KV, first_key), tl.minimum((begin + share) * TILE_KV, end_key)
 
 
 @triton.jit
@@ -77,7 +95,7 @@ def load_dense_tile(
 
 # These numbers are used once per program: not worth a compilation each time one of them is 1 or a multiple of 16.
 UNSPECIALISED = (
-    "window_left", "window_right",
+    "window_left", "window_right", "num_splits",
     "stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head",
     "stride_k_new_token", "stride_k_new_head", "stride_v_new_token", "stride_v_new_head",
     "stride_table_seq", "stride_table_column", "stride_starts_seq", "stride_lens_seq",
@@ -90,6 +108,10 @@ def paged_extend_kernel(
     # Outputs
     out_ptr,           # [tokens, num_q_heads, head_dim_v]
     lse_ptr,           # [tokens, num_q_heads] float32, contiguous; None: not wanted
+    # Workspace, contiguous; None with one split
+    outs_ptr,          # [tokens, num_q_heads, num_splits, head_dim_v] float32
+    lses_ptr,          # [tokens, num_q_heads, num_splits] float32, in base 2
+    arrived_ptr,       # [tokens, num_q_heads] int32, 0 before and after a launch
     # Inputs
     q_ptr,             # [tokens, num_q_heads, head_dim]: the new tokens of all sequences, one after the other
     k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
@@ -109,6 +131,7 @@ def paged_extend_kernel(
     softcap,           # None: no softcap
     window_left,       # keys seen before the query's own; None: unlimited
     window_right,      # keys seen after it, 0 where causal; None: unlimited
+    num_splits,        # None with one split
     # Strides, in elements
     stride_out_token, stride_out_head, stride_out_dim,
     stride_q_token, stride_q_head, stride_q_dim,
@@ -131,7 +154,12 @@ def paged_extend_kernel(
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
     # Every index that meets a stride is 64 bits wide: a pool holds more than 2^31 elements, no sequence so many keys.
-    first_row = (tl.num_programs(0) - 1 - tl.program_id(0)) * TILE_Q  # the longest rows begin first
+    row_tiles, row_tile = tl.num_programs(0), tl.program_id(0)
+    if num_splits is not None:
+        row_tiles //= num_splits
+        split = row_tile // row_tiles
+        row_tile %= row_tiles
+    first_row = (row_tiles - 1 - row_tile) * TILE_Q  # the longest rows begin first
     kv_head = tl.program_id(1).to(tl.int64)
     seq = tl.program_id(2).to(tl.int64)
     query_start = tl.load(query_starts_ptr + seq * stride_starts_seq).to(tl.int64)
@@ -169,9 +197,13 @@ def paged_extend_kernel(
         end_common = tl.minimum(first_position + window_right + 1, kv_len)
 
     # Keys before end_paged are in the cache, the others, if any, in rows of their own.
-    end_paged = end_key
+    first_paged, end_paged, end_new = first_key, end_key, end_key
     if k_new_ptr is not None:
         end_paged = tl.minimum(cached_len, end_key)
+    if num_splits is not None:
+        first_paged, end_paged = keys_of_split(first_key, end_paged, split, num_splits, TILE_KV)
+        first_common = tl.maximum(first_common, first_paged)
+        end_new = tl.where(split == num_splits - 1, end_key, cached_len)
 
     # An FP8 cache stores K / k_scale, and what is common to all its keys of a head is multiplied in once.
     paged_scale = scale
@@ -182,25 +214,28 @@ def paged_extend_kernel(
     if alibi_slopes_ptr is not None:
         slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)  # [TILE_Q]
 
-    # A sink is a logit without a value: it is there before the first key, with weight exp2(sink - m) = 1.
+    # A sink is a logit without a value that counts once: it is there before the first key, with exp2(sink - m) = 1.
     m = tl.full([TILE_Q], -float("inf"), tl.float32)
     l = tl.zeros([TILE_Q], tl.float32)
     if sinks_ptr is not None:
         m = tl.load(sinks_ptr + head * stride_sinks_head).to(tl.float32) * LOG2E
         l = tl.full([TILE_Q], 1.0, tl.float32)
+        if num_splits is not None:
+            m = tl.where(split == 0, m, -float("inf"))
+            l = tl.where(split == 0, l, 0.0)
     acc = tl.zeros([TILE_Q, TILE_DV], tl.float32)
 
     # Tiles are taken in order of their positions, which are multiples of TILE_KV: a row's sum depends on no other row.
     table_ptr = block_tables_ptr + seq * stride_table_seq
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
-    first_tile, end_tile = first_key // TILE_KV, tl.cdiv(end_paged, TILE_KV)
+    first_tile, end_tile = first_paged // TILE_KV, tl.cdiv(end_paged, TILE_KV)
     first_whole = tl.minimum(tl.cdiv(first_common, TILE_KV), end_tile)
     end_whole = tl.maximum(tl.minimum(end_common, end_paged) // TILE_KV, first_whole)
     if window_left is not None:
         for tile in tl.range(first_tile, first_whole, num_stages=1):
             key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
-            there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
+            there = (key >= first_paged) & (key < end_paged)  # [TILE_KV]
             block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
             k = load_tile(
                 k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
@@ -239,7 +274,7 @@ def paged_extend_kernel(
 
     for tile in tl.range(end_whole, end_tile, num_stages=1):
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
-        there = (key >= first_key) & (key < end_paged)  # [TILE_KV]
+        there = (key >= first_paged) & (key < end_paged)  # [TILE_KV]
         block = cut_tile_blocks(table_ptr, tile, there, stride_table_column, BLOCK_SIZE, TILE_KV)
         k = load_tile(
             k_head_ptr, block, tile, there, stride_k_block, stride_k_slot, stride_k_dim,
@@ -260,9 +295,9 @@ def paged_extend_kernel(
 
     if k_new_ptr is not None:
         # The first new token is the key at cached_len, and lies in row query_start.
-        for start in tl.range(tl.maximum(first_key, cached_len), end_key, TILE_KV, num_stages=1):
+        for start in tl.range(tl.maximum(first_key, cached_len), end_new, TILE_KV, num_stages=1):
             key = start + tl.arange(0, TILE_KV)  # [TILE_KV]
-            there = key < end_key  # [TILE_KV]
+            there = key < end_new  # [TILE_KV]
             new_row = query_start + key - cached_len  # [TILE_KV]
             k = load_dense_tile(
                 k_new_ptr + kv_head * stride_k_new_head, new_row, there, stride_k_new_token, stride_k_new_dim,
@@ -276,11 +311,29 @@ def paged_extend_kernel(
                 q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc
             )
 
+    in_out = in_seq[:, None] & (dim_v < HEAD_DIM_V)[None, :]  # [TILE_Q, TILE_DV]
+    if num_splits is not None:
+        # A split in which a row saw nothing has l = 0 there: its lse is -inf, and nobody reads its output.
+        heads = tl.num_programs(1) * GROUP
+        first_state = (token * heads + head) * num_splits  # [TILE_Q]
+        row_outs_ptr = outs_ptr + first_state[:, None] * HEAD_DIM_V + dim_v[None, :]  # [TILE_Q, TILE_DV]
+        row_lses_ptr = lses_ptr + first_state  # [TILE_Q]
+        tl.store(row_outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=in_out & (l > 0.0)[:, None])
+        tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_seq)
+
+        # Whoever arrives last, at the counter of the first row, merges what the others stored; always in one order.
+        tl.debug_barrier()
+        first_token, first_head = query_start + first_row // GROUP, kv_head * GROUP + first_row % GROUP
+        arrived_ptr += first_token * heads + first_head
+        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") != num_splits - 1:
+            return
+        tl.store(arrived_ptr, 0)
+        m, l, acc = merge_splits(row_outs_ptr, row_lses_ptr, in_seq, num_splits, HEAD_DIM_V, TILE_Q, TILE_DV)
+
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
     out = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # [TILE_Q, TILE_DV]
     # [TILE_Q, TILE_DV]
     out_offset = token[:, None] * stride_out_token + head[:, None] * stride_out_head + dim_v[None, :] * stride_out_dim
-    in_out = in_seq[:, None] & (dim_v < HEAD_DIM_V)[None, :]
     tl.store(out_ptr + out_offset, out.to(out_ptr.dtype.element_ty), mask=in_out)
     if lse_ptr is not None:
         heads = tl.num_programs(1) * GROUP
@@ -311,11 +364,13 @@ def paged_extend(
     out=None,
     return_lse=False,
     max_query_len=None,
+    num_splits=None,
     tile_q=None,
     tile_kv=None,
     num_warps=None,
     num_stages=None,
     tma=None,
+    workspace=None,
 ):
     """Attention of the packed new tokens over all paged keys: out, or (out, lse) with the natural log.
 
@@ -324,14 +379,14 @@ def paged_extend(
     before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
     than needed, query_starts are read: a GPU has to be waited for.
     A tile has tile_q rows (a new token and a query head each) and tile_kv keys, or as many as there is room for.
+    num_splits programs share the keys of a tile of queries, by default as many as fill the GPU; a `workspace` for them
+    (`split_workspace`) makes a call one that allocates nothing.
     With tma whole tiles come by the tensor memory accelerator, where they are whole rows of a cache; by default where
     the GPU has one.
     v_cache may have a head_dim of its own, and may be a view of the first dims of k_cache (MLA). The caches hold K /
     k_scale and V / v_scale, in q's type or in FP8; a scale has one number for all KV heads or one for each.
     """
-    check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens)
-    check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
-    check_dtype("query_starts", query_starts, INDEX_DTYPES)
+    check_paged(q, k_cache, v_cache, block_tables, query_starts, kv_lens)
     check_optional(q, v_cache, alibi_slopes, sinks, k_scale, v_scale, out)
     check_new(q, v_cache, k_new, v_new)
     check_devices(q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens)
@@ -346,20 +401,23 @@ def paged_extend(
     out = q.new_empty((tokens, num_q_heads, head_dim_v)) if out is None else out
     lse = q.new_empty((tokens, num_q_heads), dtype=torch.float32) if return_lse else None
     row_tiles = triton.cdiv(max_query_len * launch["GROUP"], launch["TILE_Q"])
-    paged_extend_kernel[(row_tiles, num_kv_heads, len(kv_lens))](
-        out, lse,
+    keys = most_keys(k_cache, block_tables, window[0], keys_ahead(causal, window[1]), max_query_len)
+    programs = row_tiles * num_kv_heads * len(kv_lens)
+    num_splits = splits_for(q, programs, triton.cdiv(keys, launch["TILE_KV"]), num_splits)
+    paged_extend_kernel[(row_tiles * num_splits, num_kv_heads, len(kv_lens))](
+        out, lse, *used_workspace(q, v_cache, num_splits, workspace),
         q, k_cache, v_cache, k_new, v_new, block_tables, query_starts, kv_lens, alibi_slopes, sinks, k_scale, v_scale,
         k_rows, v_rows,
         scale=1.0 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=float(softcap) if softcap > 0 else None,
         window_left=window[0] if window[0] >= 0 else None,
         window_right=keys_ahead(causal, window[1]),
+        num_splits=num_splits if num_splits > 1 else None,
         **strides("out", out, "token head dim"), **strides("q", q, "token head dim"),
         **strides("k", k_cache, "block slot head dim"), **strides("v", v_cache, "block slot head dim"),
         **strides("k_new", k_new, "token head dim"), **strides("v_new", v_new, "token head dim"),
-        **strides("table", block_tables, "seq column"),
-        **strides("starts", query_starts, "seq"), **strides("lens", kv_lens, "seq"),
-        **strides("slopes", alibi_slopes, "head"), **strides("sinks", sinks, "head"),
+        **strides("table", block_tables, "seq column"), **strides("starts", query_starts, "seq"),
+        **strides("lens", kv_lens, "seq"), **strides("slopes", alibi_slopes, "head"), **strides("sinks", sinks, "head"),
         **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
         **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
         **launch,
@@ -395,6 +453,24 @@ def launch_for(q, k_cache, v_cache, tile_q=None, tile_kv=None, num_warps=None, n
     }  # fmt: skip
 
 
+def most_keys(k_cache, block_tables, left, right, max_query_len):
+    """How many keys of a cache the queries of a sequence may see, whatever its length."""
+    keys = block_tables.shape[1] * k_cache.shape[1]
+    return keys if left < 0 or right is None else min(keys, left + max_query_len + right)
+
+
+def splits_for(q, programs, most_tiles, num_splits):
+    """How many programs share a tile of queries; known without a look at the lengths, so that a graph fits all of them.
+
+    What a split leaves is about as many bytes as a tile of keys and values: more splits than the root of the tiles
+    take the last of them longer to merge than they save.
+    """
+    if num_splits is not None:
+        check_count("num_splits", num_splits)
+        return num_splits
+    return max(min(PROGRAMS_EACH * multiprocessors(q) // max(programs, 1), math.isqrt(most_tiles)), 1)
+
+
 def has_tma(q):
     return q.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(q.device) >= (9, 0)
 
@@ -419,6 +495,12 @@ def is_of_rows(cache, tile):
 
 
 # --- what the wrapper refuses ------------------------------------------------------------------------------------
+
+
+def check_paged(q, k_cache, v_cache, block_tables, query_starts, kv_lens):
+    check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens)
+    check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
+    check_dtype("query_starts", query_starts, INDEX_DTYPES)
 
 
 def check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens):

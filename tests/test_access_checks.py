@@ -107,7 +107,7 @@ LSE = "tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_group)"
 def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_path: Path) -> None:
     subject = mutant(tmp_path, "split_decode.py", "split_decode", (LSE, LSE[:-1] + " & (l > 0.0))"))
     result = judged(SPLIT, subject)
-    line = line_of(tmp_path, "split_decode.py", "lse = tl.load(lses_ptr")
+    line = line_of(tmp_path, "splits.py", "lse = tl.load(lses_ptr")
     (finding,) = [finding for finding in result.findings if finding.kind == "uninitialised read"]
     assert (finding.line, finding.family) == (line, "wrong output")
     assert finding.accuses.startswith(f"uninitialised read of lses_ptr [0, 0, 1] by program [0, 3, 0] at {line}")
@@ -119,9 +119,9 @@ def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_
 
 def test_a_read_of_unwritten_scratch_that_is_not_used_is_legal(tmp_path: Path) -> None:
     load = "out = tl.load(outs_ptr + split * HEAD_DIM_V, mask={mask} & in_head, other=0.0)"
-    old, new = load.format(mask="seen[:, None]"), load.format(mask="in_group[:, None]")
+    old, new = load.format(mask="seen[:, None]"), load.format(mask="live[:, None]")
     new = f"{new}\n        out = tl.where(seen[:, None], out, 0.0)"
-    result = judged(SPLIT, mutant(tmp_path, "split_decode.py", "split_decode", (old, new)))
+    result = judged(SPLIT, mutant(tmp_path, "splits.py", "split_decode", (old, new)))
     assert result.findings == ()
     assert result.runs == judged(SPLIT, subjects.from_function(split_decode)).runs + 1  # with the scratch refilled
 

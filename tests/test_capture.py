@@ -11,7 +11,7 @@ from harness.folders import load
 pytestmark = pytest.mark.gpu
 
 split_decode = load("kernels", "split_decode")
-paged_extend = load("kernels", "extend").paged_extend
+extend = load("kernels", "extend")
 paged_cache_write = load("kernels", "cache_write").paged_cache_write
 
 BLOCK_SIZE, COLUMNS, SEQS = 16, 64, 3
@@ -69,21 +69,25 @@ def test_a_decode_captured_at_one_set_of_lengths_is_right_at_another(splits: dic
         assert (workspace.arrived == 0).all()
 
 
-def test_an_extend_captured_at_one_set_of_lengths_is_right_at_another() -> None:
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_an_extend_captured_at_one_set_of_lengths_is_right_at_another(num_splits: int) -> None:
     longest = max(map(max, CHUNKS))
     given = cache() | {"q": numbers(SEQS * longest, 8, 64)}
     given |= {"query_starts": integers([0, 0, 0, 0]), "kv_lens": integers(LENGTHS[0])}
     out = torch.empty_like(given["q"])
-    graph = captured(lambda: paged_extend(**given, out=out, max_query_len=longest))
-    for lengths, chunks in zip(LENGTHS, CHUNKS, strict=True):
+    workspace = extend.split_workspace(given["q"], given["v_cache"], num_splits)
+    call = {**given, "max_query_len": longest, "num_splits": num_splits}
+    graph = captured(lambda: extend.paged_extend(**call, out=out, workspace=workspace))
+    for lengths, chunks in zip(LENGTHS * 2, CHUNKS * 2, strict=True):
         given["kv_lens"].copy_(integers([max(pair) for pair in zip(lengths, chunks, strict=True)]))
         given["query_starts"][1:] = integers(chunks).cumsum(0)
         out.fill_(torch.nan)
         graph.replay()
-        eager = paged_extend(**given, out=torch.full_like(out, torch.nan), max_query_len=longest)
+        eager = extend.paged_extend(**call, out=torch.full_like(out, torch.nan))
         assert torch.equal(out.isnan(), eager.isnan())
         assert out[: sum(chunks)].isfinite().all()
         assert torch.equal(out[: sum(chunks)], eager[: sum(chunks)]), chunks
+        assert (workspace.arrived == 0).all()
 
 
 def test_a_cache_write_captured_with_some_slots_is_right_with_others() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from harness import compiling
 from harness.builds import TARGETS, Build, chosen_targets, compare, overflow, tell_worse
-from harness.case import Case, Seq
+from harness.case import Case, Hints, Seq
 from harness.compiles import Compiled, compile_subject, distinct
 from harness.compiles_table import table
 from harness.fixed import fixed_cases
@@ -150,6 +150,17 @@ def test_float32_heads_of_256_fit_the_shared_memory_of_gfx942(worker):
     [build] = compiled(worker, "ours.extend", (AMD,), {0: case}).builds
     assert build.outcome == "compiles", build.says
     assert "TILE_KV=16" in build.what
+
+
+@pytest.mark.parametrize("subject", ["ours.extend", "ours.split_decode"])
+def test_one_split_spills_nothing_on_a_hopper_and_several_fit_it(worker, subject):
+    op = worker.describe(subject, "decode").op
+    shape = {"op": op, "dtype": "bfloat16", "head_dim": 128, "num_q_heads": 4}
+    cases = {n: msgspec.structs.replace(CASE, **shape, hints=Hints(num_splits=n)) for n in (1, 3)}
+    one, several = sorted(compiled(worker, subject, (NVIDIA,), cases).builds, key=lambda build: build.launches)
+    assert (one.outcome, one.spills, several.outcome) == ("compiles", 0, "compiles")
+    assert one.launches == ("case 1 launch 1",)
+    assert several.launches == ("case 3 launch 1",)
 
 
 def test_a_kernel_that_does_not_compile_for_one_target_is_named_with_its_line(worker, tmp_path):

@@ -127,8 +127,8 @@ def test_looking_for_the_earlier_call_ends_when_its_time_does(monkeypatch: Any) 
 #: A grid that is planned by the first call alone.
 PLANS_ONCE = changed(
     "extend.py",
-    "[(row_tiles, num_kv_heads, len(kv_lens))]",
-    "[(GRIDS.setdefault(len(kv_lens), row_tiles), num_kv_heads, len(kv_lens))]",
+    "[(row_tiles * num_splits, num_kv_heads, len(kv_lens))]",
+    "[(GRIDS.setdefault(len(kv_lens), row_tiles) * num_splits, num_kv_heads, len(kv_lens))]",
     "extend",
 )
 LONG = Case(op="extend", seqs=(Seq(query_len=65, kv_len=65),))

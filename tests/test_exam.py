@@ -274,7 +274,7 @@ def test_kernels_are_looked_for_in_the_subjects_file_and_then_in_those_that_it_i
     assert kernel_files(f"{tmp_path / 'kernel.py'}:attend") == ["kernel.py"]
     assert kernel_files(f"{tmp_path / 'helper.py'}:f") == []
     assert kernel_files("ours.cache_write") == ["kernels/cache_write.py"]
-    assert kernel_files("ours.extend") == ["kernels/extend.py", "kernels/tile.py"]
+    assert kernel_files("ours.extend") == ["kernels/extend.py", "kernels/tile.py", "kernels/splits.py"]
     assert all((home(changed("", "", "")) / file).is_file() for name in SUBJECTS_OF_OURS for file in kernel_files(name))
 
 

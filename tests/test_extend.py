@@ -86,11 +86,14 @@ def scaled(materials: Materials) -> dict[str, Any]:
     return {} if materials.inputs.k_scale is None else {"k_scale": 2.0, "v_scale": 2.0}
 
 
-def assert_within(out: Any, lse: Any, q: Any, k: Any, v: Any, tile_kv: int = 32, **wanted: Any) -> None:
+def assert_within(
+    out: Any, lse: Any, q: Any, k: Any, v: Any, tile_kv: int = 32, num_splits: int = 1, **wanted: Any
+) -> None:
     """The judge's truth of one sequence, within the bound of this kernel's arithmetic on gridsim."""
     scales = {name: wanted.pop(name) for name in ("k_scale", "v_scale") if name in wanted}
     out_dtype = wanted.pop("out_dtype")
-    arithmetic = Arithmetic(tensor_core=True, p_dtype=out_dtype, tile_kv=tile_kv, seams=1)
+    splits = {"max_splits": num_splits, "divisions": 2 if num_splits > 1 else 1}
+    arithmetic = Arithmetic(tensor_core=True, p_dtype=out_dtype, tile_kv=tile_kv, seams=1, **splits)
     bound = attention_bound(
         q, k, v, **wanted, **scales, arithmetic=arithmetic, platform=platform("gridsim"), out_dtype=out_dtype
     )
@@ -99,17 +102,17 @@ def assert_within(out: Any, lse: Any, q: Any, k: Any, v: Any, tile_kv: int = 32,
     assert not exceeds(lse, truth_lse, bound.lse).any()
 
 
-def assert_right(case: Case, tile_kv: int = 32, **knobs: Any) -> None:
+def assert_right(case: Case, tile_kv: int = 32, num_splits: int = 1, **knobs: Any) -> None:
     """Every sequence of the batch within its bound."""
-    materials = materialise(case)
-    out, lse = call(case, materials, tile_kv=tile_kv, **knobs)
+    materials, shared = materialise(case), {"tile_kv": tile_kv, "num_splits": num_splits}
+    out, lse = call(case, materials, **shared, **knobs)
     starts = materials.inputs.query_starts.view
     assert len(out) == len(lse) == starts[-1]
     for i in range(len(case.seqs)):
         rows = slice(starts[i], starts[i + 1])
         if case.seqs[i].query_len:
-            wanted = features(materials) | scaled(materials) | {"out_dtype": case.dtype, "tile_kv": tile_kv}
-            assert_within(out[rows], lse[rows], *gathered(materials, i), **wanted)
+            wanted = features(materials) | scaled(materials) | {"out_dtype": case.dtype}
+            assert_within(out[rows], lse[rows], *gathered(materials, i), **shared, **wanted)
 
 
 # --- features ----------------------------------------------------------------------------------------------------
@@ -291,6 +294,147 @@ def test_with_an_output_and_the_longest_chunk_nothing_is_allocated_and_nothing_w
     assert asked(plain(out=torch.empty(7, 4, 16), max_query_len=4)) == set()
     assert asked(plain(max_query_len=4)) == {"aten.new_empty.default"}
     assert "aten._local_scalar_dense.default" in asked(plain())
+
+
+# --- programs that share the keys of a tile of queries -----------------------------------------------------------
+
+SPLITS = (2, 3, 7)
+#: Around tiles of 16 keys, so that for each number of splits keys end in every split and at each of its ends.
+EDGES = replace(
+    RAGGED, seqs=seqs((1, 1), (3, 16), (2, 17), (5, 48), (20, 49), (7, 65), (4, 112), (0, 40)), block_size=4
+)
+shares_keys = pytest.mark.parametrize("num_splits", SPLITS)
+wherever_new_tokens_are = pytest.mark.parametrize("new_kv", ["in_cache", "dense"])
+
+
+def assert_shared(case: Case, num_splits: int, **knobs: Any) -> None:
+    assert_right(case, tile_kv=16, tile_q=16, num_splits=num_splits, **knobs)
+
+
+@shares_keys
+@wherever_new_tokens_are
+@pytest.mark.parametrize("causal", [True, False])
+def test_keys_may_end_in_every_split_and_at_each_of_its_ends(num_splits: int, new_kv: Any, causal: bool) -> None:
+    assert_shared(replace(EDGES, new_kv=new_kv, causal=causal), num_splits)
+
+
+@shares_keys
+@wherever_new_tokens_are
+def test_a_window_may_start_in_every_split(num_splits: int, new_kv: Any) -> None:
+    for left in (0, 1, 15, 16, 17, 31, 47, 111):
+        assert_shared(replace(EDGES, window=(left, -1), new_kv=new_kv), num_splits)
+
+
+@wherever_new_tokens_are
+@pytest.mark.parametrize("changes", FEATURES.values(), ids=FEATURES)
+def test_each_feature_agrees_where_its_keys_are_shared(changes: dict[str, Any], new_kv: Any) -> None:
+    assert_shared(replace(RAGGED, new_kv=new_kv, **changes), num_splits=3)
+
+
+@wherever_new_tokens_are
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_all_features_together_agree_where_keys_are_shared(dtype: Any, new_kv: Any) -> None:
+    assert_shared(replace(EVERYTHING, seqs=EDGES.seqs, dtype=dtype, new_kv=new_kv), num_splits=3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"scale_granularity": "head"}, {"kv_dtype": "e5m2"}, {"dtype": "bfloat16"}])
+def test_the_scale_of_cached_values_is_multiplied_in_once_by_each_split(changes: dict[str, Any]) -> None:
+    for case in (DENSE, RAGGED):
+        fp8 = replace(case, seqs=EDGES.seqs, num_q_heads=4, num_kv_heads=2, sinks=True, **(FP8 | changes))
+        assert_shared(fp8, num_splits=3)
+
+
+@shares_keys
+@wherever_new_tokens_are
+def test_a_sink_counts_once_and_a_row_without_keys_gives_zero(num_splits: int, new_kv: Any) -> None:
+    case = replace(RAGGED, seqs=seqs((3, 0), (20, 3), (5, 60)), sinks=True, new_kv=new_kv)
+    assert_shared(case, num_splits)
+    out, lse = call(case, num_splits=num_splits)
+    assert (out[:20] == 0).all()
+    np.testing.assert_allclose(lse[:20], [materialise(case).inputs.sinks.view] * 20, rtol=1e-6)
+    out, lse = call(replace(case, sinks=False), num_splits=num_splits)
+    assert (out[:20] == 0).all()
+    assert (lse[:20] == -np.inf).all()
+
+
+@pytest.mark.parametrize("config", extend.CONFIGS, ids=str)
+@wherever_new_tokens_are
+def test_each_config_agrees_where_keys_are_shared(config: dict[str, Any], new_kv: Any) -> None:
+    case = replace(EVERYTHING, seqs=seqs((1, 200), (5, 300)), window=(150, -1), new_kv=new_kv)
+    assert_right(case, num_splits=3, **({"tile_kv": 64} | config))
+
+
+@shares_keys
+def test_a_row_whose_keys_are_shared_has_the_same_bits_in_another_batch(num_splits: int) -> None:
+    alone = replace(EVERYTHING, seqs=seqs((5, 140)), window=(60, -1))
+    among = replace(alone, seqs=(*alone.seqs, *(Seq(query_len=n, kv_len=n, tag=n) for n in (1, 90))), extra_columns=3)
+    pair = (call(case, tile_kv=16, num_splits=num_splits) for case in (alone, among))
+    for one, several in zip(*pair, strict=True):
+        np.testing.assert_array_equal(one, several[:5])
+
+
+def workspace(case: Case, num_splits: int) -> Any:
+    inputs = Placement(materialise(case), "cpu").inputs
+    made = extend.split_workspace(inputs.q, inputs.v_cache, num_splits)
+    made.outs.fill_(math.nan)
+    made.lses.fill_(math.nan)
+    return made
+
+
+def test_an_empty_split_says_minus_infinity_and_writes_no_output() -> None:
+    case = replace(RAGGED, seqs=seqs((2, 20), (1, 70), (1, 1)), num_q_heads=1)
+    scratch = workspace(case, 4)
+    out, _ = call(case, tile_kv=16, num_splits=4, workspace=scratch)
+    empty = scratch.lses[:, 0] == -math.inf
+    assert empty.tolist() == [
+        [False, False, True, True], [False, False, True, True], [False, False, False, True], [False, True, True, True]
+    ]  # fmt: skip
+    assert scratch.outs[:, 0][empty].isnan().all()
+    assert not scratch.outs[:, 0][~empty].isnan().any()
+    assert np.isfinite(out).all()
+
+
+def test_a_workspace_serves_one_call_after_the_other_and_is_left_counting_from_zero() -> None:
+    long, short = (replace(DENSE, seqs=lens) for lens in (seqs((2, 100), (20, 64)), seqs((20, 20), (2, 3))))
+    scratch = workspace(long, 4)
+    for case in (long, short, long):
+        pair = call(case, num_splits=4, workspace=scratch), call(case, num_splits=4)
+        for shared, own in zip(*pair, strict=True):
+            np.testing.assert_array_equal(shared, own)
+        assert (scratch.arrived == 0).all()
+
+
+def test_one_split_needs_no_workspace_and_is_what_a_cpu_gets() -> None:
+    asked = partial(asked_of_torch, extend, "paged_extend_kernel", "paged_extend")
+    for one in ({}, {"num_splits": 1}):
+        assert asked(plain(max_query_len=4) | one) == {"aten.new_empty.default"}  # the output
+
+
+def test_with_a_workspace_nothing_is_allocated_and_nothing_waited_for() -> None:
+    asked = partial(asked_of_torch, extend, "paged_extend_kernel", "paged_extend")
+    scratch = extend.split_workspace(plain()["q"], plain()["v_cache"], 3)
+    given = {"out": torch.empty(7, 4, 16), "max_query_len": 4, "num_splits": 3}
+    assert asked(plain(**given, workspace=scratch)) == set()
+    assert asked(plain(**given)) == {"aten.new_empty.default", "aten.new_zeros.default"}
+
+
+@pytest.mark.parametrize(
+    ("programs", "most_tiles", "expected"),
+    [(8, 512, 22), (8, 16, 4), (32, 512, 8), (200, 512, 1), (8, 1, 1), (0, 0, 1)],
+)
+def test_splits_fill_the_gpu_but_are_no_more_than_the_root_of_the_tiles(
+    programs: int, most_tiles: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extend, "multiprocessors", lambda q: 132)
+    assert extend.splits_for(torch.empty(1), programs, most_tiles, None) == expected
+    assert extend.splits_for(torch.empty(1), programs, most_tiles, 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"), [(-1, None, 4096), (-1, 0, 4096), (100, None, 4096), (100, 3, 111), (5000, 0, 4096)]
+)
+def test_a_window_bounds_the_keys_that_are_shared(left: int, right: int | None, expected: int) -> None:
+    assert extend.most_keys(torch.empty(1, 16, 2, 16), torch.empty(3, 256), left, right, max_query_len=8) == expected
 
 
 # --- rows that see little ----------------------------------------------------------------------------------------
@@ -488,6 +632,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"softcap": math.nan}, "softcap is nan"),
     ({"tile_q": 8}, "tile_q is 8, but expected a power of two from 16"),
     ({"tile_kv": 48}, "tile_kv is 48, but expected a power of two from 16"),
+    ({"num_splits": 0}, "num_splits is 0, but expected a whole number from 1"),
+    ({"num_splits": 2.0}, r"num_splits is 2\.0, but expected a whole number from 1"),
+    (
+        {"num_splits": 2, "workspace": extend.split_workspace(torch.zeros(7, 4, 16), torch.zeros(1, 4, 2, 16), 3)},
+        r"workspace.outs has shape \[7, 4, 3, 16\], but expected \[7, 4, 2, 16\], as split_workspace makes it",
+    ),
+    (
+        {"num_splits": 3, "workspace": extend.split_workspace(torch.zeros(5, 4, 16), torch.zeros(1, 4, 2, 16), 3)},
+        r"workspace.outs has shape \[5, 4, 3, 16\], but expected \[7, 4, 3, 16\]",
+    ),
 ]
 
 

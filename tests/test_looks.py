@@ -160,6 +160,20 @@ def test_who_does_not_promise_it_is_held_to_the_bound_alone(name: str, declared:
     assert answer(law(name), promising(control, **declared), control.case) == []
 
 
+@pytest.mark.parametrize(
+    ("declared", "splits", "found"),
+    [({"own_splits": True}, 0, 0), ({"own_splits": True}, 1, 1), ({"own_splits": False}, 0, 1)],
+)
+def test_where_the_batch_decides_on_the_splits_of_a_gpu_only_a_number_of_them_is_held_to_the_bit(
+    declared: dict[str, bool], splits: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "compiles", lambda _: True)
+    for name in ("sequence alone", "loose maximum"):
+        control = CONTROLS[name]
+        case = replace(control.case, hints=Hints(num_splits=splits))
+        assert len(answer(law(name), promising(control, **declared), case)) == found
+
+
 def test_where_a_compiler_makes_another_kernel_of_the_call_the_bound_is_all_that_is_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

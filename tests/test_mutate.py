@@ -15,7 +15,7 @@ from harness.subjects import WrongUse
 KERNELS = folder("kernels")
 EQUIVALENT = folder("mutants") / "equivalent.toml"
 #: The files that the exam changes everywhere, and the one that it changes where it is asked for gather.
-FILES = ("decode.py", "extend.py", "tile.py", "paged_tile.py", "cache_write.py")
+FILES = ("decode.py", "extend.py", "tile.py", "splits.py", "paged_tile.py", "cache_write.py")
 of_ours = cache(lambda name: changes(KERNELS / name))
 every_file = pytest.mark.parametrize("name", FILES)
 

@@ -125,7 +125,8 @@ OURS = {
 
 
 DENSE = replace(OURS["ours.extend"], new_kv="dense", padding_rows=1, kv_dtype="e5m2", k_scale=2.0, v_layout="padded")
-PADDED = [("ours.extend", DENSE), ("ours.step", replace(OURS["ours.step"], padding_rows=1))]
+SPLIT = replace(DENSE, hints=Hints(num_splits=3))
+PADDED = [("ours.extend", DENSE), ("ours.extend", SPLIT), ("ours.step", replace(OURS["ours.step"], padding_rows=1))]
 
 
 @pytest.mark.parametrize(("name", "case"), [*OURS.items(), *PADDED])

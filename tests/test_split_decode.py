@@ -124,9 +124,12 @@ def test_more_heads_than_a_tile_has_rows_are_several_tiles(heads: int) -> None:
     assert_right(wide, num_splits=2)
 
 
-def test_one_split_needs_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_decode, "split_workspace", None)
-    assert_right(EVERYTHING, num_splits=1)
+def test_one_split_needs_no_workspace() -> None:
+    assert_right(EVERYTHING, num_splits=1, workspace="not looked at")
+    asked = asked_of_torch(
+        split_decode, "paged_split_decode_kernel", "paged_split_decode", arguments() | {"num_splits": 1}
+    )
+    assert asked == {"aten.new_empty.default"}  # the output
 
 
 # --- the workspace -----------------------------------------------------------------------------------------------
