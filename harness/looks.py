@@ -55,7 +55,7 @@ CALLS: tuple[Look, ...] = (*LAYOUT_LAWS, *OTHERS, *VALUE_LAWS, *FEATURE_LAWS, Li
 LOOKS: tuple[Look, ...] = (*NEIGHBOURS, *CALLS, *APART, *CONTRACT)
 #: One clean case in so many is asked so many of these; a call that is refused costs little.
 DRAWN: tuple[tuple[Sequence[Look], int, int], ...] = (
-    (CALLS, 16, 1), (NEIGHBOURS, 8, 1), (APART, 8, 2), (CONTRACT, 4, 3)
+    (CALLS, 16, 1), (NEIGHBOURS, 8, 1), (APART, 8, 3), (CONTRACT, 4, 3)
 )  # fmt: skip
 
 

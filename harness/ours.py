@@ -68,8 +68,8 @@ def decode(inputs: Any) -> Any:
     return _decode.paged_decode(*_paged(inputs), inputs.kv_lens, **_features(inputs))
 
 
-#: The weights are rounded to the type of q before they meet V, which is read from the IR.
-_AT_SPEED = _ATTENTION | {"arithmetic": {name: kept for name, kept in _IN_FLOAT32.items() if name != "p_dtype"}}
+#: The weights are rounded to the type of q before they meet V.
+_AT_SPEED = _ATTENTION | {"arithmetic": _IN_FLOAT32 | {"p_dtype": "query"}}
 
 
 @subject(op="decode", splits=True, own_splits=True, configs=len(_split_decode.CONFIGS), **_AT_SPEED)

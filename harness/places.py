@@ -93,7 +93,7 @@ def _padding(materials: Materials, block: int) -> str:
     """Ids that no block has, in entries of the table that are not in use."""
     if block in range(materials.geometry.num_blocks) or block not in materials.inputs.block_tables.view:
         return ""
-    return f"block {block} is what unused entries of the block table hold: one of them is read"
+    return f"only the padding of the table names block {block}: one of its entries is read"
 
 
 def behind(block: int, sequence: int, table: NDArray[np.int64]) -> str:

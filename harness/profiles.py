@@ -67,6 +67,7 @@ class Constants(Record, frozen=True):
     dtype: Float
     kv_dtype: KvFloat = "same"
     new_kv: str = "in_cache"
+    config: int = 0
     features: tuple[str, ...] = ()
 
 
@@ -142,7 +143,9 @@ def _combinations(pick: random.Random, whole: Profile, count: int) -> Iterator[C
     Options are dealt rather than drawn: no round is without a feature, since the next like it may be 300 cases off.
     """
     dealt = {field: _dealt(pick, getattr(whole, options), count) for field, options in COMPILED.items()}
-    for i, hand in enumerate(_hands(pick, whole.features, count)):
+    hands = _hands(pick, whole.features, count)
+    dealt["config"] = _dealt(pick, range(whole.configs), count)
+    for i, hand in enumerate(hands):
         names = tuple(name for name in whole.features if name in hand)
         yield Constants(**{field: options[i] for field, options in dealt.items()}, features=names)
 

@@ -29,6 +29,10 @@ _ENDS = ("tt.load", "tt.reduce", "tt.dot", "scf.for", "scf.while", "scf.if")
 _DOTS = ("tf32", "tf32x3", "ieee")
 
 
+#: The type of the queries, whichever it is, as a declaration calls it.
+QUERY = "query"
+
+
 @dataclass(frozen=True)
 class Reading:
     """The arithmetic, and what a kernel's author should know about it."""
@@ -39,10 +43,14 @@ class Reading:
 
 
 def read(ttir: tuple[str, ...], declared: dict[str, Any] | None, dtype: str, block_size: int) -> Reading:
-    """What the launched kernels do; declared fields win, and without any IR the widest default is taken."""
+    """What the launched kernels do; declared fields win, and without any IR the widest default is taken.
+
+    `dtype` is that of the queries, which a declared type may be called as well: `"query"`.
+    """
+    declared = {name: dtype if value == QUERY else value for name, value in (declared or {}).items()}
     seen = _seen(ttir, dtype, block_size)
     arithmetic = _declared(seen.arithmetic, declared)
-    return replace(seen, arithmetic=arithmetic, broken=_broken(ttir, tuple((declared or {}).items())))
+    return replace(seen, arithmetic=arithmetic, broken=_broken(ttir, tuple(declared.items())))
 
 
 @lru_cache(maxsize=1024)
@@ -76,15 +84,15 @@ def attending(ttir: tuple[str, ...]) -> tuple[str, ...]:
     return found or ttir
 
 
-def _declared(arithmetic: Arithmetic, declared: dict[str, Any] | None) -> Arithmetic:
+def _declared(arithmetic: Arithmetic, declared: dict[str, Any]) -> Arithmetic:
     known = Arithmetic.__dataclass_fields__
-    for name, value in (declared or {}).items():
-        options = _OPTIONS.get(name, tuple(FORMATS) if name in _TYPED else ())
+    for name, value in declared.items():
+        options = _OPTIONS.get(name, (*FORMATS, QUERY) if name in _TYPED else ())
         if name not in known:
             raise WrongUse(f"@subject: arithmetic has no {name!r}; there are: {', '.join(known)}")
         if options and value not in options:
             raise WrongUse(f"@subject: arithmetic has {name}={value!r}, but it should be one of {', '.join(options)}")
-    return replace(arithmetic, **(declared or {}))
+    return replace(arithmetic, **declared)
 
 
 #: What a subject may promise, in words.

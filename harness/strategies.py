@@ -137,6 +137,7 @@ def constants_of(case: Case) -> Constants:
         dtype=case.dtype,
         kv_dtype=case.kv_dtype,
         new_kv=case.new_kv,
+        config=case.hints.config,
         features=tuple(name for name in useful(case.op) if on.get(name)),
     )
 
@@ -159,10 +160,10 @@ def _case(draw: Draw, options: Profile) -> Case:
         scale=draw(sampled(options.scales)),
         values=draw(sampled(_values(options, constants))),
         data_seed=draw(between(0, 2**16)),
-        **_layouts(draw, options, drawn),
+        **_layouts(draw, options, constants, drawn),
         **_scales(draw, constants, drawn),
         **_placement(draw, options),
-        **_of_operation(draw, options, seqs, block_size),
+        **_of_operation(draw, options, seqs, constants),
         **drawn,
     )
 
@@ -182,12 +183,20 @@ def _values(options: Profile, constants: Constants) -> tuple[str, ...]:
     return (*known, *extreme * (len(known) // len(EXTREME))) if held else known
 
 
-def _layouts(draw: Draw, options: Profile, drawn: dict[str, Any]) -> dict[str, Any]:
+def _layouts(draw: Draw, options: Profile, constants: Constants, drawn: dict[str, Any]) -> dict[str, Any]:
     one_each = drawn["v_is_k_prefix"] or drawn["head_dim_v"] is not None
     layouts = tuple(layout for layout in options.layouts if not (one_each and layout in JOINT_LAYOUTS)) or ("nhd",)
-    layout = draw(sampled(layouts))
+    layout = draw(sampled(_plain_often(layouts, constants)))
     apart = layout not in JOINT_LAYOUTS and not drawn["v_is_k_prefix"]
-    return {"layout": layout, "v_layout": draw(sampled(options.v_layouts)) if apart else "same"}
+    return {
+        "layout": layout,
+        "v_layout": draw(sampled(_plain_often(options.v_layouts, constants))) if apart else "same",
+    }
+
+
+def _plain_often(layouts: tuple[str, ...], constants: Constants) -> tuple[str, ...]:
+    """The simplest as often as all others where another config runs: many are for caches without gaps alone."""
+    return (*layouts, *layouts[:1] * (len(layouts) - 2)) if constants.config else layouts
 
 
 def _scales(draw: Draw, constants: Constants, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -200,16 +209,16 @@ def _scales(draw: Draw, constants: Constants, drawn: dict[str, Any]) -> dict[str
     return {"kv_dtype": constants.kv_dtype, "k_scale": k_scale, "v_scale": v_scale, "scale_granularity": granularity}
 
 
-def _of_operation(draw: Draw, options: Profile, seqs: tuple[Seq, ...], block_size: int) -> dict[str, Any]:
+def _of_operation(draw: Draw, options: Profile, seqs: tuple[Seq, ...], constants: Constants) -> dict[str, Any]:
     """What only some operations have."""
     if options.op in WRITING:
         return {"slots": _slots(draw, options.op, options.ragged)}
     if options.op == "gather":
-        return {"tile": _tile(draw, max(seq.kv_len for seq in seqs), block_size)}
+        return {"tile": _tile(draw, max(seq.kv_len for seq in seqs), constants.block_size)}
     if options.op == "merge":
         return {"states": _states(draw, options.empty_rows), "want_lse": True}
     splits = draw(sampled((0, 1, 2, 3, 5, 8))) if options.splits else 0
-    return {"hints": Hints(num_splits=splits, config=draw(between(0, options.configs - 1)))}
+    return {"hints": Hints(num_splits=splits, config=constants.config)}
 
 
 def _slots(draw: Draw, op: Op, hostile: bool) -> Slots:
@@ -263,6 +272,7 @@ def _constants(draw: Draw, options: Profile) -> Constants:
         dtype=draw(sampled(options.dtypes)),
         kv_dtype=draw(sampled(options.kv_dtypes)),
         new_kv=draw(sampled(options.new_kv)),
+        config=draw(between(0, options.configs - 1)),
         features=tuple(name for name in options.features if draw(st.booleans())),
     )
 

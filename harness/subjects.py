@@ -73,7 +73,8 @@ class Declaration(Record, frozen=True):
     finite_dead_slots: bool = False
     padded_table: bool = False
     executors: tuple[str, ...] | None = None  # where it runs; None: wherever Triton does
-    # arithmetic that the IR does not show; None: read it, else the widest default
+    # arithmetic that the IR does not show, or that it must keep; a type may be "query", that of q. None: read it, else
+    # the widest default
     arithmetic: dict[str, Any] | None = None
     # what is told beside the verdict
     about: str = ""  # what is tested, with its version

@@ -88,7 +88,7 @@ def test_a_block_that_only_the_padding_names_is_told_so(pad: str) -> None:
     materials = materialise(case)
     block = int(materials.inputs.block_tables.view[0, -1])
     assert suggested(materials, access(block * STRIDE)) == (
-        f"block {block} is what unused entries of the block table hold: one of them is read"
+        f"only the padding of the table names block {block}: one of its entries is read"
     )
 
 

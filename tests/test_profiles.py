@@ -55,6 +55,7 @@ def test_every_pool_of_the_highest_rung_has_each_option_that_is_few(name: str, s
     assert {combination.dtype for combination in pool} == set(whole.dtypes)
     assert {combination.kv_dtype for combination in pool} == set(whole.kv_dtypes)
     assert {combination.new_kv for combination in pool} == set(whole.new_kv)
+    assert {combination.config for combination in pool} == set(range(whole.configs))
 
 
 @every_subject

@@ -275,6 +275,22 @@ def test_what_is_handed_on_in_16_bits_breaks_the_promise_of_float32() -> None:
     assert told.startswith("what one program hands to the next: declared float32, but bfloat16 at test_reading.py:")
 
 
+def test_a_type_may_be_promised_to_be_that_of_the_queries() -> None:
+    promise = {"p_dtype": "query"}
+    for dtype in ("float32", "float16", "bfloat16"):
+        assert read((), promise, dtype, 16).arithmetic.p_dtype == dtype
+    out, q, k, v = tensors(torch.float32)
+    with gridsim.active() as trace:
+        dots[(1,)](out, q, k, v, 0.25, N, D, "", True, False, False, "ieee")
+    assert reading(trace, "float32", promise).broken == ()
+    with gridsim.active() as trace:
+        dots[(1,)](out, q, k, v.half(), 0.25, N, D, "", True, False, False, "ieee")
+    found = reading(trace, "float32", promise)
+    assert found.arithmetic.p_dtype == "float32"
+    (told,) = found.broken
+    assert told.startswith("the softmax weights: declared float32, but float16 at test_reading.py:")
+
+
 def test_a_promise_that_is_kept_or_not_made_is_not_mentioned() -> None:
     with gridsim.active() as trace:
         products[(1,)](*tensors(torch.float16), N, D, False)
@@ -289,6 +305,7 @@ def test_a_promise_that_is_kept_or_not_made_is_not_mentioned() -> None:
         ({"accumulator": "float32"}, "arithmetic has no 'accumulator'; there are: dot, "),
         ({"dot": "tf16"}, "arithmetic has dot='tf16', but it should be one of tf32, tf32x3, ieee"),
         ({"p_dtype": "half"}, "arithmetic has p_dtype='half', but it should be one of float64, float32, float16"),
+        ({"dot": "query"}, "arithmetic has dot='float16', but it should be one of tf32, tf32x3, ieee"),
         ({"normaliser": "both"}, "normaliser='both', but it should be one of cast, uncast, unknown"),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness import profiles
-from harness.case import NEW_KV, NEW_TOKENS, Case, Op, from_json, to_json
+from harness.case import NEW_KV, NEW_TOKENS, Case, Hints, Op, from_json, to_json
 from harness.hunt import FRESH
 from harness.inputs import materialise
-from harness.ours import decode
+from harness.ours import decode, extend
 from harness.profiles import KV_DTYPES, Profile, profile, useful
 from harness.states import count
 from harness.strategies import cases
@@ -121,6 +121,26 @@ def test_what_is_drawn_for_a_subject_is_what_it_declares(limits):
 def test_compile_time_constants_come_from_a_small_pool():
     constants = {(case.head_dim, case.block_size, case.dtype) for case in drawn(profile(OURS, 5), 300)}
     assert 5 < len(constants) <= profiles.POOL
+
+
+def test_a_config_is_compiled_in_and_comes_from_the_pool_too():
+    cases = drawn(profile(extend.__kvetch__, 5), 300)
+    constants = {(c.head_dim, c.block_size, c.dtype, c.kv_dtype, c.new_kv, c.hints.config) for c in cases}
+    assert {case.hints.config for case in cases} == set(range(extend.__kvetch__.configs))
+    assert len(constants) <= profiles.POOL
+
+
+def test_relatives_of_a_case_have_its_config():
+    near = (Case(op="extend", hints=Hints(config=3)),)
+    relatives = drawn(msgspec.structs.replace(profile(extend.__kvetch__, 5), near=near), 100)
+    assert {case.hints.config for case in relatives} == {3}
+    assert len(set(relatives)) > 50
+
+
+def test_half_of_all_caches_are_plain_where_another_config_runs():
+    cases = [case for case in drawn(Profile(op="extend", configs=4, max_kv_len=100), 1000) if case.hints.config]
+    plain = sum(case.kv_layouts[0] == "nhd" for case in cases) / len(cases)
+    assert 0.45 < plain < 0.65
 
 
 @pytest.mark.parametrize("number", range(4))
