@@ -1,4 +1,4 @@
-"""Flash attention 2 and 3 over a paged cache, as subjects. Their kernels are CUDA, and none was run by this adapter.
+"""Flash attention 2 and 3 over a paged cache, as subjects: CUDA kernels. Those of version 2 were not run yet.
 
 `references/flash_attn.py` is another thing: there flash-attn, where it is installed, is a witness that is asked about
 single cases of other subjects. Here it is what is tested. The two share no code.
@@ -17,7 +17,8 @@ FA3 = Project(
     also=("tokenspeed-fa3",),  # the same sources, built by others, with a wheel in the package index
 )  # fmt: skip
 
-_NOT_RUN = "CUDA kernels; this adapter was written from their signatures and has not been run on a GPU yet"
+_CUDA = "CUDA kernels"
+_NOT_RUN = f"{_CUDA}; this adapter was written from their signatures and has not been run on a GPU yet"
 _MASK = "softmax_scale causal window_size softcap"
 _DECLARED: dict[str, Any] = {
     "window": True,
@@ -27,9 +28,13 @@ _DECLARED: dict[str, Any] = {
     "q_layouts": ("contiguous", "fused_qkv"),
     "table_dtypes": ("int32",),
     "executors": ("gpu",),
-    "corners": {"executors": _NOT_RUN},
+    "corners": {"executors": _CUDA},
 }
-_FA2: dict[str, Any] = _DECLARED | {"alibi": True, "head_dims": (16, 32, 40, 64, 72, 80, 96, 128, 192, 256)}
+_FA2: dict[str, Any] = _DECLARED | {
+    "corners": {"executors": _NOT_RUN},
+    "alibi": True,
+    "head_dims": (16, 32, 40, 64, 72, 80, 96, 128, 192, 256),
+}
 _BY_256: dict[str, Any] = {
     "block_sizes": (256,),
     "corners": {"block_sizes": "its pages are multiples of 256 tokens, as its docstring says", "executors": _NOT_RUN},

@@ -1,10 +1,11 @@
-"""FlashInfer's kernels over a paged cache. They are CUDA and have not been run by this adapter: there was no GPU."""
+"""FlashInfer's kernels over a paged cache: CUDA, so they run on a GPU alone."""
 
 import math
 from typing import Any
 
 from harness.adapters.adapter import Project
 from harness.adapters.translate import page_lists
+from harness.case import Case
 
 FLASHINFER = Project(
     "flashinfer", "flashinfer", "flashinfer-python", ">=0.7,<0.8", "https://github.com/flashinfer-ai/flashinfer"
@@ -13,7 +14,8 @@ FLASHINFER = Project(
 #: Bytes that its examples lend a wrapper.
 WORKSPACE = 128 * 2**20
 
-_NOT_RUN = "CUDA kernels; this adapter was written from their signatures and has not been run on a GPU yet"
+_CUDA = "CUDA kernels"
+_HEAD_DIMS = (64, 128, 256)
 _PLAN = "num_qo_heads num_kv_heads page_size sm_scale window_left logits_soft_cap q_data_type kv_data_type"
 _RUN = "q paged_kv_cache out return_lse sinks"
 _DECLARED: dict[str, Any] = {
@@ -23,15 +25,22 @@ _DECLARED: dict[str, Any] = {
     "out": True,
     "empty_rows": False,
     "dtypes": ("float16", "bfloat16"),
-    "head_dims": (64, 128, 256),
+    "head_dims": _HEAD_DIMS,
     "layouts": ("nhd", "hnd", "kv_stacked", "kv_interleaved"),
     "table_dtypes": ("int32",),
     "executors": ("gpu",),
     "corners": {
         "empty_rows": "last_page_len is from 1 to page_size, so that every sequence has a token",
-        "executors": _NOT_RUN,
+        "executors": _CUDA,
     },
 }
+
+
+def _packed_output(case: Case) -> str | None:
+    """Nothing checks the strides of an output that is given."""
+    if case.out_layout not in ("allocated", "given"):
+        return "it writes rows of the output one after the other, whatever the strides of the one that is given"
+    return None
 
 
 def _cache(inputs: Any) -> tuple[tuple[Any, Any], str]:
@@ -79,6 +88,7 @@ _DECODE = "flashinfer.decode:BatchDecodeWithPagedKVCacheWrapper"
         f"{_DECODE}.run": "q paged_kv_cache out return_lse",
     },
     op="decode",
+    limits=_packed_output,
     not_drawn=("rotary positions", "ALiBi (its slopes are its own)", "sinks", "FP8 and FP4 caches"),
     **_DECLARED | {"groups": (1, 2, 3, 4, 8)},
 )
@@ -104,6 +114,7 @@ _PREFILL = "flashinfer.prefill:BatchPrefillWithPagedKVCacheWrapper"
         f"{_PREFILL}.run": "q paged_kv_cache out return_lse lse_base",
     },
     op="extend",
+    limits=_packed_output,
     not_drawn=(
         "rotary positions",
         "ALiBi (its slopes are its own)",
@@ -144,9 +155,10 @@ def prefill(wrapper: Any, inputs: Any) -> Any:
     op="cache_write",
     not_drawn=("FP4 caches", "several sequences: our writes name slots, so each is a page list of its own"),
     dtypes=("float16", "bfloat16"),
+    head_dims=_HEAD_DIMS,
     layouts=("nhd", "hnd", "kv_stacked", "kv_interleaved"),
     executors=("gpu",),
-    corners={"executors": _NOT_RUN},
+    corners={"executors": _CUDA},
 )
 def append(kernel: Any, inputs: Any) -> None:
     """The append, to one sequence that has every block of the cache in order: a token's position is its slot."""
@@ -174,8 +186,9 @@ def append(kernel: Any, inputs: Any) -> None:
     op="merge",
     lse=True,
     dtypes=("float16", "bfloat16"),
+    head_dims=_HEAD_DIMS,
     executors=("gpu",),
-    corners={"executors": _NOT_RUN},
+    corners={"executors": _CUDA},
 )
 def merge(kernel: Any, inputs: Any) -> Any:
     """The merge of any number of states; it takes tokens before states, and an lse of base 2."""
