@@ -58,7 +58,7 @@ CONFIGS = ({}, {"tile_q": 128, "num_warps": 8}, {"tile_q": 16, "tile_kv": 32}, {
 def keys_of_split(first_key, end_key, split, num_splits, TILE_KV: tl.constexpr):
     """The keys [first, end) of one split: an equal share of the tiles that are seen."""
     first_tile = first_key // TILE_KV
-    share = tl.cdiv(tl.maximum(tl.cdiv(end_key, TILE_KV) - first_tile, 0), num_splits)
+    share = tl.cdiv(tl.cdiv(end_key, TILE_KV) - first_tile, num_splits)
     begin = first_tile + split * share
     return tl.maximum(begin * TILE_KV, first_key), tl.minimum((begin + share) * TILE_KV, end_key)
 
@@ -111,7 +111,7 @@ def paged_extend_kernel(
     # Workspace, contiguous; None with one split
     outs_ptr,          # [tokens, num_q_heads, num_splits, head_dim_v] float32
     lses_ptr,          # [tokens, num_q_heads, num_splits] float32, in base 2
-    arrived_ptr,       # [tokens, num_q_heads] int32, 0 before and after a launch
+    arrived_ptr,       # [tokens, num_q_heads] int32, 0 before and after a launch; each tile of queries has one
     # Inputs
     q_ptr,             # [tokens, num_q_heads, head_dim]: the new tokens of all sequences, one after the other
     k_cache_ptr,       # [num_blocks, block_size, num_kv_heads, head_dim]
@@ -196,7 +196,7 @@ def paged_extend_kernel(
         end_key = tl.minimum(last_position + window_right + 1, kv_len)
         end_common = tl.minimum(first_position + window_right + 1, kv_len)
 
-    # Keys before end_paged are in the cache, the others, if any, in rows of their own.
+    # Keys from first_paged to end_paged are in the cache, those from there to end_new, if any, in rows of their own.
     first_paged, end_paged, end_new = first_key, end_key, end_key
     if k_new_ptr is not None:
         end_paged = tl.minimum(cached_len, end_key)
@@ -214,7 +214,7 @@ def paged_extend_kernel(
     if alibi_slopes_ptr is not None:
         slope = tl.load(alibi_slopes_ptr + head * stride_slopes_head).to(tl.float32)  # [TILE_Q]
 
-    # A sink is a logit without a value that counts once: it is there before the first key, with exp2(sink - m) = 1.
+    # A sink is a logit without a value: it is there before the first key of all, with weight exp2(sink - m) = 1.
     m = tl.full([TILE_Q], -float("inf"), tl.float32)
     l = tl.zeros([TILE_Q], tl.float32)
     if sinks_ptr is not None:
@@ -222,7 +222,6 @@ def paged_extend_kernel(
         l = tl.full([TILE_Q], 1.0, tl.float32)
         if num_splits is not None:
             m = tl.where(split == 0, m, -float("inf"))
-            l = tl.where(split == 0, l, 0.0)
     acc = tl.zeros([TILE_Q, TILE_DV], tl.float32)
 
     # Tiles are taken in order of their positions, which are multiples of TILE_KV: a row's sum depends on no other row.
@@ -321,10 +320,9 @@ def paged_extend_kernel(
         tl.store(row_outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=in_out & (l > 0.0)[:, None])
         tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_seq)
 
-        # Whoever arrives last, at the counter of the first row, merges what the others stored; always in one order.
+        # Whoever arrives last sees what the others stored before they did, and merges; always in one order.
         tl.debug_barrier()
-        first_token, first_head = query_start + first_row // GROUP, kv_head * GROUP + first_row % GROUP
-        arrived_ptr += first_token * heads + first_head
+        arrived_ptr += (query_start * GROUP + first_row // TILE_Q) * tl.num_programs(1) + kv_head
         if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") != num_splits - 1:
             return
         tl.store(arrived_ptr, 0)

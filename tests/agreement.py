@@ -90,11 +90,12 @@ def _few(options: Profile, number: int) -> list[Case]:
 
 
 def _exact(case: Case, number: int) -> Case:
-    """The same shapes and types with equal weights over 1, 16 and 64 keys, or all weight on one key."""
+    """The same shapes and types with equal weights over 1, 16 and 64 keys, or all weight on one key; in one split."""
     query = 1 if case.op == "decode" else 16
     seqs = tuple(Seq(kv_len=n, query_len=min(n, query), tag=tag) for tag, n in enumerate((16, 1, 64)))
-    return replace(case, seqs=seqs, values=("uniform", "gather")[number % 2], alibi=False, sinks=False, softcap=0.0,
-                   window=(-1, -1), slid_out=False, scale=0.25)  # fmt: skip
+    hints = replace(case.hints, num_splits=min(case.hints.num_splits, 1))
+    return replace(case, seqs=seqs, hints=hints, values=("uniform", "gather")[number % 2], alibi=False, sinks=False,
+                   softcap=0.0, window=(-1, -1), slid_out=False, scale=0.25)  # fmt: skip
 
 
 def grouped(given: Sequence[Case]) -> list[list[Case]]:
@@ -207,7 +208,7 @@ def exactly(case: Case, bound: Any) -> np.ndarray:
     a scale that is no power of two is rounded, and not where a compiler fuses it with the subtraction that follows.
     """
     plain = not (case.alibi or case.sinks or case.softcap) and case.op in EXACT
-    if plain and case.values == "uniform" and not case.hints.num_splits:
+    if plain and case.values == "uniform" and case.hints.num_splits <= 1:
         keys = np.exp2(np.round(np.log2(np.exp(np.maximum(bound.truth_lse, 0)))))
         here = np.abs(np.exp(bound.truth_lse) / keys - 1) < 1e-9
     elif plain and case.values == "gather" and case.kv_dtype == "same" and np.frexp(case.scale or 0.3)[0] == 0.5:

@@ -364,6 +364,12 @@ def test_each_config_agrees_where_keys_are_shared(config: dict[str, Any], new_kv
     assert_right(case, num_splits=3, **({"tile_kv": 64} | config))
 
 
+@pytest.mark.parametrize(("heads", "kv_heads"), [(40, 2), (40, 1), (3, 3)])
+def test_one_token_may_have_several_tiles_each_with_an_arrival_of_its_own(heads: int, kv_heads: int) -> None:
+    case = replace(EVERYTHING, seqs=seqs((1, 70), (3, 40), (1, 1)), num_q_heads=heads, num_kv_heads=kv_heads)
+    assert_shared(case, num_splits=3)
+
+
 @shares_keys
 def test_a_row_whose_keys_are_shared_has_the_same_bits_in_another_batch(num_splits: int) -> None:
     alone = replace(EVERYTHING, seqs=seqs((5, 140)), window=(60, -1))
