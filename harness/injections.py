@@ -59,8 +59,8 @@ INJECTIONS = (
     Injection(
         "scale-off-in-extend",
         "the same in front of a tl.dot",
-        "scores *= scale * LOG2E",
-        "scores *= scale * (1.0 + ERROR) * LOG2E",
+        "unit = scale * LOG2E",
+        "unit = scale * (1.0 + ERROR) * LOG2E",
         RELATIVE,
         file="kernels/tile.py",
         subject="ours.extend",

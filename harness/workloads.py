@@ -128,8 +128,8 @@ _EXTEND = {
     "4x512-after-7k": ((512, 8192),) * 4,
     "16x64-after-4k": ((64, 4160),) * 16,
 }
-#: A few new tokens after a long prefix: a chunk of a prompt, and tokens to be verified.
-_FEW = {"1x64-after-32k": ((64, 32832),), "1x8-after-32k": ((8, 32776),)}
+#: A few new tokens at the end of many: a chunk of a prompt, and tokens to be verified.
+_FEW = {"1x64-of-32k": ((64, 32768),), "1x8-of-32k": ((8, 32768),)}
 #: The heads of Qwen3-0.6B, which small servers are written for.
 _QWEN: dict[str, Any] = {"num_q_heads": 16, "num_kv_heads": 8, "usual": False}
 
