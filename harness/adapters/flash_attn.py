@@ -157,6 +157,16 @@ def _not_built(case: Case) -> str | None:
     return None
 
 
+_ALIGNED: dict[str, Any] = {
+    "head_dims": (64, 96, 128, 192, 256),
+    "layouts": ("nhd", "hnd", "kv_stacked", "kv_interleaved"),
+    "corners": {
+        "executors": _CUDA,
+        "layouts": "rows of K and V are read in pieces of 16 bytes: between two of them is a misaligned address",
+    },
+}
+
+
 @FA3.adapter(
     {
         "flash_attn_interface:flash_attn_with_kvcache": (
@@ -173,7 +183,7 @@ def _not_built(case: Case) -> str | None:
     splits=True,
     non_causal=True,
     padding_rows=True,
-    **_DECLARED | {"head_dims": (64, 96, 128, 192, 256)},
+    **_DECLARED | _ALIGNED,
 )  # fmt: skip
 def fa3_paged(kernel: Any, inputs: Any) -> Any:
     """Flash attention 3 with a cache of pages of any size; packed queries."""

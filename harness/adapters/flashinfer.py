@@ -27,13 +27,22 @@ _DECLARED: dict[str, Any] = {
     "dtypes": ("float16", "bfloat16"),
     "head_dims": _HEAD_DIMS,
     "layouts": ("nhd", "hnd", "kv_stacked", "kv_interleaved"),
+    "kv_strides_apart": False,
+    "q_layouts": ("contiguous", "fused_qkv", "transposed_heads"),
     "table_dtypes": ("int32",),
     "executors": ("gpu",),
     "corners": {
         "empty_rows": "last_page_len is from 1 to page_size, so that every sequence has a token",
         "executors": _CUDA,
+        "kv_strides_apart": "it refuses K and V whose strides differ",
+        "q_layouts": "rows of q are read in pieces of 16 bytes: one that begins between two is a misaligned address",
     },
 }
+
+
+def _no_empty_state(case: Case) -> str | None:
+    """Of one state the merge is a copy."""
+    return "what an empty state holds reaches the output" if case.states.empty else None
 
 
 def _packed_output(case: Case) -> str | None:
@@ -157,8 +166,9 @@ def prefill(wrapper: Any, inputs: Any) -> Any:
     dtypes=("float16", "bfloat16"),
     head_dims=_HEAD_DIMS,
     layouts=("nhd", "hnd", "kv_stacked", "kv_interleaved"),
+    kv_strides_apart=False,
     executors=("gpu",),
-    corners={"executors": _CUDA},
+    corners={"executors": _CUDA, "kv_strides_apart": "it refuses K and V whose strides differ"},
 )
 def append(kernel: Any, inputs: Any) -> None:
     """The append, to one sequence that has every block of the cache in order: a token's position is its slot."""
@@ -184,6 +194,7 @@ def append(kernel: Any, inputs: Any) -> None:
 @FLASHINFER.adapter(
     {"flashinfer.cascade:merge_states": "v s"},
     op="merge",
+    limits=_no_empty_state,
     lse=True,
     dtypes=("float16", "bfloat16"),
     head_dims=_HEAD_DIMS,
