@@ -247,6 +247,24 @@ def test_inputs_that_do_not_fit_on_the_gpu_are_no_fault_of_the_subject(monkeypat
     assert seen.message == "tried to allocate 9 GiB"
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_exception_is_a_crash_where_the_device_answers_no_more(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronize() -> None:
+        if is_lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def launched(inputs: Any) -> Any:
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+    monkeypatch.setattr(gpu, "Placement", lambda materials, _: Placement(materials, "cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    seen = object.__new__(gpu.Gpu).observe(torch_subject(launched), materialise(RAGGED)).failure
+    assert seen is not None
+    assert (seen.type, seen.poisoned) == ("RuntimeError", is_lost)
+
+
 def test_an_executor_is_found_by_name_or_named() -> None:
     assert [executor(name).name for name in NAMES if name != "gpu"] == ["gridsim", "interpreter", "echo"]
     with pytest.raises(ValueError, match="executor is 'cpu', but should be one of gridsim, gpu, interpreter"):

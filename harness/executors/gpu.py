@@ -46,11 +46,22 @@ class Gpu:
             placement = Placement(materials, "cuda")
             with launches() as seen, tuned(materials.case.hints, subject.declaration.configs):
                 observed = observe(_synchronised(subject), placement)
+            if observed.failure is not None and _is_lost():
+                return Observed(failure=replace(observed.failure, poisoned=True), ttir=tuple(seen))
             return replace(observed, ttir=tuple(seen))
         except torch.OutOfMemoryError as error:
             return Observed(failure=replace(failure(error), unsupported=True))
         except RuntimeError as error:
             return Observed(failure=replace(failure(error), poisoned=True))
+
+
+def _is_lost() -> bool:
+    """Whether the device answers no more: who met the fault, Triton's launcher say, may call it by another name."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _synchronised(subject: Subject) -> Subject:
