@@ -75,7 +75,8 @@ def test_a_recorder_with_a_fault_is_seen_to_stray(monkeypatch, what, wrong, seen
 def test_what_is_recorded_of_a_recorded_case_is_that_case(op):
     """So nothing drifts."""
     for case in fixed_cases(DECLARED[op].__kvetch__, 2, 40):
-        assert strays(like(case).case) <= {"placement", "spare_blocks", "q_layout", "scale"}, case
+        without_blocks = {"extra_columns"} if all(seq.kv_len == 0 for seq in case.seqs) else set()
+        assert strays(like(case).case) <= {"placement", "spare_blocks", "q_layout", "scale"} | without_blocks, case
 
 
 def test_a_write_has_the_tokens_and_skipped_rows_of_its_slots():
