@@ -2,8 +2,10 @@
 
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,8 @@ from harness.worker import EXECUTORS
 
 #: The executor that gives calls back.
 ECHO = "echo"
-#: What is done outside the worker; `REST` is what of a case's time in it has no name of its own.
+#: What the worker waits for: cases are drawn while the one before runs, so `DRAWING` is what it takes longer than that.
+#: `REST` is what of a case's time in the worker has no name of its own.
 DRAWING, COUNTING, MESSAGING, REST = "drawing", "counting", "messaging", "rest"
 #: Of the times of one phase: so many of a hundred cases take less.
 SPREAD = (10, 50, 90)
@@ -109,13 +112,27 @@ class Laps:
 
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
         """Run and judge the case in the worker."""
+        with self.begun(case, subject, limit_seconds, **options) as result:
+            return result()
+
+    @contextmanager
+    def begun(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Iterator[Callable[[], Result]]:
+        """The same in two steps; meanwhile the next case is drawn."""
         before, counting = time.perf_counter() - self.last, WATCH.taken().get(COUNTING, 0.0)
         if self.echoes:
             self._heard(case, subject, limit_seconds, options)
         began = time.perf_counter()
-        result = self.inner.run(case, subject, limit_seconds, looking=self.looks, **options)
+        with self.inner.begun(case, subject, limit_seconds, looking=self.looks, **options) as result:
+            yield partial(self._timed, result, began, before - counting, counting)
+
+    def _timed(self, answer: Callable[[], Result], began: float, drawing: float, counting: float) -> Result:
+        """The result; a worker that has answered before somebody asks for it waits for the next case to be drawn."""
+        asked = time.perf_counter()
+        result = answer()
         self.last = time.perf_counter()
-        outside = {DRAWING: before - counting, COUNTING: counting, MESSAGING: self.last - began - result.seconds}
+        idle = max(asked - began - result.seconds, 0.0)
+        messaging = self.last - began - idle - result.seconds
+        outside = {DRAWING: drawing + idle, COUNTING: counting, MESSAGING: messaging}
         rest = result.seconds - sum(result.phases.values())
         if not (self.echoes and result.declined):
             self.laps.append(Lap(result, began, outside | result.phases | {REST: rest}))

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from types import FrameType
 from typing import Any, Protocol
@@ -53,7 +54,11 @@ EARLIEST = 20
 
 
 class Runner(Protocol):
-    """Runs one case somewhere: in a worker that may die, or in this process."""
+    """Runs one case somewhere: in a worker that may die, or in this process.
+
+    One that has a context manager `begun` with the arguments of `run` runs the case inside it: what it gives waits for
+    the result.
+    """
 
     @property
     def restarts(self) -> int:
@@ -300,23 +305,47 @@ class Campaign:
 
     def judge(self, case: Case, subject: str, **options: Any) -> Result:
         """Run one case and count it; a hang counts when it hangs for twice as long as well."""
-        if self.shrinking == "hang":
-            result = self._within_budget(case, subject, self.short_limit(), options)
-        else:
-            result = self._within_budget(case, subject, self.limit(), options)
-            if _hangs(result):
-                result = self._within_budget(case, subject, 2 * self.limit(), options)
-        self._count(result)
-        self.tell(self)
-        return result
+        with self.begun(case, subject, **options) as result:
+            return result()
 
-    def _within_budget(self, case: Case, subject: str, limit: float, options: dict[str, Any]) -> Result:
+    @contextmanager
+    def begun(self, case: Case, subject: str, **options: Any) -> Iterator[Callable[[], Result]]:
+        """The same in two steps: the case runs, where the runner can, until what this yields is called."""
+        hurries = self.shrinking == "hang"
+        limit = self.short_limit() if hurries else self.limit()
+        with self._within_budget(case, subject, limit, options) as answer:
+
+            def result() -> Result:
+                said = answer()
+                if _hangs(said) and not hurries:
+                    with self._within_budget(case, subject, 2 * self.limit(), options) as again:
+                        said = again()
+                self._count(said)
+                self.tell(self)
+                return said
+
+            yield result
+
+    @contextmanager
+    def _within_budget(
+        self, case: Case, subject: str, limit: float, options: dict[str, Any]
+    ) -> Iterator[Callable[[], Result]]:
         """Run the case for no longer than the campaign has left; a hang that was cut short is no verdict."""
         left = self.left + OVERTIME
-        result = self.runner.run(case, subject, min(limit, max(left, OVERTIME)), **options)
-        if left < limit and _hangs(result):
-            raise Stop
-        return result
+        with self._asked(case, subject, min(limit, max(left, OVERTIME)), **options) as answer:
+
+            def result() -> Result:
+                said = answer()
+                if left < limit and _hangs(said):
+                    raise Stop
+                return said
+
+            yield result
+
+    def _asked(self, *asked: Any, **options: Any) -> AbstractContextManager[Callable[[], Result]]:
+        """The runner's own two steps, or both in the second."""
+        begun = getattr(self.runner, "begun", None)
+        return begun(*asked, **options) if begun else nullcontext(partial(self.runner.run, *asked, **options))
 
     @phase("counting")
     def _count(self, result: Result) -> None:

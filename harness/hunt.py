@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,8 +50,26 @@ class Stop(BaseException):
     """Time is over; not an Exception, so that Hypothesis lets it through."""
 
 
+class _Failed(BaseException):
+    """A drawn case shows something new; carries what it was drawn with, so that it can be drawn again and shrunk."""
+
+    def __init__(self, round_seed: int) -> None:
+        super().__init__(round_seed)
+        self.round_seed = round_seed
+
+
 class _Fault(Exception):
     """Base of one class per family of findings: Hypothesis tells failures apart by class."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A case that runs while the next one is drawn."""
+
+    case: Case
+    round_seed: int
+    result: Callable[[], Result]
+    opened: ExitStack  # to be closed when it has landed, or is given up
 
 
 @dataclass
@@ -60,6 +79,7 @@ class Hunt:
     campaign: Campaign
     subject: str
     memo: dict[Case, Result] = field(default_factory=dict)
+    flight: Flight | None = None
     failures: dict[str, list[Result]] = field(default_factory=dict)  # by family, in the order met
     first_failure: float | None = None
     after: tuple[int, float] = (0, 0.0)  # cases and seconds of the campaign until then
@@ -68,35 +88,76 @@ class Hunt:
 
     def search(self, drawn: Profile, round_seed: int) -> None:
         """Draw and shrink; returns when the round is over, raises Stop when the campaign is."""
-        with _quietly():
+        with _quietly(), ExitStack() as landing:
+            landing.callback(self._give_up)
             try:
-                for turn in range(ROUND // FRESH):
-                    self._property(drawn, round_seed + turn)()
+                self._draw(drawn, round_seed)
             except _Fault:
                 return
             except Stop:
                 if self.campaign.over:
                     raise
 
-    def _property(self, drawn: Profile, round_seed: int) -> Callable[[], None]:
+    def _draw(self, drawn: Profile, round_seed: int) -> None:
+        """Each case runs while the next one is drawn; what fails is drawn again, known by then, and shrunk."""
+        try:
+            for turn in range(round_seed, round_seed + ROUND // FRESH):
+                self._drawn(partial(self._send, turn), drawn, turn, Phase.generate)
+            self._land()
+        except _Failed as failed:
+            phases = (Phase.generate, Phase.shrink) if self.campaign.plan.shrinks else (Phase.generate,)
+            self._drawn(self._hold, drawn, failed.round_seed, *phases)
+
+    def _send(self, round_seed: int, case: Case) -> None:
+        """Have the case run, once the one before it has landed."""
+        if case in self.memo or (self.flight and self.flight.case == case):
+            return
+        self._land()
+        self._check_time()
+        with ExitStack() as opened:
+            result = opened.enter_context(self.campaign.begun(case, self.subject))
+            self.flight = Flight(case, round_seed, result, opened.pop_all())
+
+    def _land(self) -> None:
+        """Wait for the case in flight; raises _Failed where it shows something new."""
+        flight, self.flight = self.flight, None
+        if flight is None:
+            return
+        with flight.opened:
+            self.memo[flight.case] = flight.result()
+        if self._new_family(self.memo[flight.case]):
+            raise _Failed(flight.round_seed)
+
+    def _give_up(self) -> None:
+        if self.flight:
+            self.flight.opened.close()
+            self.flight = None
+
+    def _hold(self, case: Case) -> None:
+        """Raises for Hypothesis to shrink where the case shows something new."""
+        if family := self.examine(case):
+            raise _fault_class(family)(family)
+
+    def _drawn(self, take: Callable[[Case], None], drawn: Profile, round_seed: int, *phases: Phase) -> None:
+        """Draw cases for `take`, the same for one seed."""
+
         @seed(round_seed)
         @settings(
             max_examples=FRESH,
             database=None,  # the corpus keeps cases, not choices
             deadline=None,  # a hang is the runner's business
             derandomize=False,
-            phases=(Phase.generate, Phase.shrink) if self.campaign.plan.shrinks else (Phase.generate,),
+            phases=phases,
             report_multiple_bugs=False,  # one fault a round, so that its shrinking has the whole budget
             suppress_health_check=list(HealthCheck),  # hostile inputs are large and slow by intent
             verbosity=Verbosity.quiet,
             print_blob=False,
         )
         @given(cases(drawn))
-        def holds(case: Case) -> None:
-            if family := self.examine(case):
-                raise _fault_class(family)(family)
+        def each(case: Case) -> None:
+            take(case)
 
-        return holds
+        each()
 
     def examine(self, case: Case) -> str:
         """Judge the case once; the family of a finding that nothing known explains, or nothing."""

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import msgspec
 
@@ -66,6 +68,7 @@ class Worker:
         self.device = device
         self.home = home or Home()
         self.restarts = 0
+        self._owes = False  # an answer is on its way
         self._start()
 
     def __enter__(self) -> "Worker":
@@ -99,15 +102,29 @@ class Worker:
 
         Where it is to be `fresh`, or has a call before it, nothing has run in the worker.
         """
+        return self.begin(case, subject, limit_seconds, fresh, **options)()
+
+    def begin(
+        self, case: Case, subject: str, limit_seconds: float, fresh: bool = False, **options: Any
+    ) -> Callable[[], Result]:
+        """Have the case run as `run` does, and wait for nothing: what is returned waits for the result.
+
+        An answer that nobody waited for when the next request comes is lost, and the worker with it.
+        """
         began = time.monotonic()
         if fresh or case.before is not None:
-            self._make_ready()
-            self._replace()
-            self.restarts -= 1  # nobody died
-        outcome: dict[str, Any]
+            self.retire()
         try:
             self._load(subject, case.op)
-            reply = self._ask({"do": "run", "case": case, "subject": subject, **options}, limit_seconds)
+            answer = self._begin({"do": "run", "case": case, "subject": subject, **options}, limit_seconds)
+        except (Died, HarnessFault) as ended:
+            answer = partial(_raise, ended)
+        return partial(self._result, answer, case, subject, began)
+
+    def _result(self, answer: Callable[[], dict[str, Any]], case: Case, subject: str, began: float) -> Result:
+        outcome: dict[str, Any]
+        try:
+            reply = answer()
             if reply["retire"]:
                 self._replace()
             return msgspec.convert(reply["result"], Result)
@@ -158,10 +175,32 @@ class Worker:
             self.describe(subject, op)
 
     def _ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        return self._begin(request, limit)()
+
+    def _begin(self, request: dict[str, Any], limit: float) -> Callable[[], dict[str, Any]]:
+        """Send the request; what is returned waits for the answer."""
         self._make_ready()
         began = time.monotonic()
+        with self._burying(began, limit):
+            self._child.send(msgspec.json.encode(request), limit)
+        self._owes = True
+        return partial(self._answer, began, limit)
+
+    def _answer(self, began: float, limit: float) -> dict[str, Any]:
+        self._owes = False
+        with self._burying(began, limit):
+            reply: dict[str, Any] = msgspec.json.decode(self._child.receive(began + limit - time.monotonic()))
+        if "wrong_use" in reply:
+            raise WrongUse(reply["wrong_use"])
+        if "harness_fault" in reply:
+            raise HarnessFault(reply["harness_fault"])
+        return reply
+
+    @contextlib.contextmanager
+    def _burying(self, began: float, limit: float) -> Iterator[None]:
+        """Raises Died where the worker does not answer in time or is dead; another one takes its place."""
         try:
-            reply: dict[str, Any] = msgspec.json.decode(self._child.ask(msgspec.json.encode(request), limit))
+            yield
         except OSError as error:
             seconds, hung = time.monotonic() - began, isinstance(error, TimeoutError)
             ending = self._replace(grace=0.0 if hung else GRACE, ask_where=hung)
@@ -169,14 +208,13 @@ class Worker:
         except BaseException:  # Ctrl-C: the answer on its way would be taken for the next request's
             self._replace()
             raise
-        if "wrong_use" in reply:
-            raise WrongUse(reply["wrong_use"])
-        if "harness_fault" in reply:
-            raise HarnessFault(reply["harness_fault"])
-        return reply
 
     def _make_ready(self) -> None:
         """See the worker started, and alive: one that died after its last answer is not this request's finding."""
+        if self._owes:
+            self._owes = False
+            self._replace()
+            self.restarts -= 1  # nobody died
         if self._child.pid and not self._child.is_idle():
             self._replace()
         try:
@@ -209,6 +247,10 @@ class Worker:
         return HarnessFault(f"the forkserver for {self.executor} ended with {status_name(code)}: {words}")
 
 
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
 class _Child:
     """The supervisor's ends of one worker."""
 
@@ -222,7 +264,7 @@ class _Child:
     def greet(self) -> None:
         """Wait until it has started."""
         if not self.pid:
-            self.pid = msgspec.json.decode(self._receive(START_SECONDS))["pid"]
+            self.pid = msgspec.json.decode(self.receive(START_SECONDS))["pid"]
 
     def is_idle(self) -> bool:
         """Whether it waits for a request: nothing to read, not even the end."""
@@ -235,15 +277,15 @@ class _Child:
             pass
         return False
 
-    def ask(self, request: bytes, limit: float) -> bytes:
-        """Send one line, receive one; raises TimeoutError after the limit, another OSError when the worker is dead."""
+    def send(self, request: bytes, limit: float) -> None:
+        """Send one line; raises TimeoutError after the limit, another OSError when the worker is dead."""
         if os.fstat(self._log.fileno()).st_size:
             self._log.truncate(0)
         self._channel.settimeout(limit)
         self._channel.sendall(request + b"\n")
-        return self._receive(limit)
 
-    def _receive(self, limit: float) -> bytes:
+    def receive(self, limit: float) -> bytes:
+        """Receive one line; raises as `send` does."""
         deadline = time.monotonic() + limit
         line = bytearray()
         while not line.endswith(b"\n"):

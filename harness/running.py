@@ -1,7 +1,8 @@
 """Runners: a case goes to a worker that may die, journalled first, or is run in this process."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,15 @@ class Journalled:
 
     def run(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Result:
         """Run and judge the case in the worker."""
+        with self.begun(case, subject, limit_seconds, **options) as result:
+            return result()
+
+    @contextmanager
+    def begun(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Iterator[Callable[[], Result]]:
+        """The case runs in the worker until what this yields has waited for its result."""
         self.journal.begin(case, subject, self.worker.executor)
         try:
-            return self.worker.run(case, subject, limit_seconds, **options)
+            yield self.worker.begin(case, subject, limit_seconds, **options)
         finally:
             self.journal.end()
 

@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -53,6 +54,75 @@ def test_the_cases_of_a_round_are_drawn_afresh_and_do_not_copy_each_other() -> N
     drawn = [case for case in hunting.memo if case != Case()]
     assert len({case.data_seed for case in drawn}) > 0.8 * len(drawn)
     assert max(Counter(case.values for case in drawn).values()) < 0.3 * len(drawn)
+
+
+class Eager(Runner):
+    """Begins a case before it is asked for the result, and notes both."""
+
+    def __init__(self, wrong: Callable[[Case], bool]) -> None:
+        super().__init__(wrong)
+        self.noted: list[str] = []
+
+    @contextmanager
+    def begun(self, case: Case, subject: str, limit_seconds: float, **options: Any) -> Iterator[Callable[[], Result]]:
+        self.noted.append("begun")
+        yield lambda: self.run(case, subject, limit_seconds, **options)
+        self.noted.append("ended")
+
+
+def eager(wrong: Callable[[Case], bool], **plan: Any) -> tuple[Eager, Hunt]:
+    runner = Eager(wrong)
+    return runner, Hunt(Campaign(Plan({"mine": declare()}, "gridsim", 60.0, **plan), runner), "mine")
+
+
+def test_each_case_runs_while_the_next_one_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, hunting = eager(lambda case: False)
+    send = Hunt._send
+
+    def noted(hunting: Hunt, round_seed: int, case: Case) -> None:
+        runner.noted.append("drawn")
+        send(hunting, round_seed, case)
+
+    monkeypatch.setattr(Hunt, "_send", noted)
+    hunting.search(NEAR, 1)
+    one_by_one = [word for word in runner.noted if word != "drawn"]
+    assert one_by_one == ["begun", "ended"] * (len(one_by_one) // 2)
+    ends = [number for number, word in enumerate(runner.noted) if word == "ended"]
+    assert {runner.noted[number - 1] for number in ends[:-1]} == {"drawn"}
+    assert len(ends) == len(hunting.memo) == len(runner.shown)
+
+
+def test_a_case_that_runs_ahead_is_shrunk_and_counted_as_any_other() -> None:
+    def wrong(case: Case) -> bool:
+        return any(seq.kv_len > 20 for seq in case.seqs) and case.group > 1
+
+    (_, ahead), behind = eager(wrong), hunted(wrong)
+    for hunting in (ahead, behind):
+        hunting.search(NEAR, 1)
+    assert [found.case for found in ahead.found()] == [found.case for found in behind.found()]
+    assert ahead.memo.keys() == behind.memo.keys()
+    assert ahead.after[0] == behind.after[0]
+
+
+def test_no_more_cases_are_begun_than_the_campaign_may_have() -> None:
+    runner, hunting = eager(lambda case: False, max_cases=7)
+    assert hunting.campaign.run().cases == len(runner.shown) == runner.noted.count("begun") == 7
+
+
+def test_a_case_in_flight_is_given_up_when_drawing_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, hunting = eager(lambda case: False)
+    send, sent = Hunt._send, []
+
+    def interrupted(hunting: Hunt, round_seed: int, case: Case) -> None:
+        sent.append(case)
+        if len(sent) == 3:
+            raise KeyboardInterrupt
+        send(hunting, round_seed, case)
+
+    monkeypatch.setattr(Hunt, "_send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hunting.search(NEAR, 1)
+    assert (hunting.flight, runner.noted[-2:], len(runner.shown)) == (None, ["begun", "ended"], 1)
 
 
 def test_no_case_is_judged_twice() -> None:

@@ -166,7 +166,10 @@ def test_the_journal_holds_a_case_exactly_while_it_runs(tmp_path):
     class Worker:
         executor, restarts = "gridsim", 3
 
-        def run(self, case, subject, limit_seconds, **options):
+        def begin(self, case, subject, limit_seconds, **options):
+            return lambda **more: self.answer(case, subject, **options, **more)
+
+        def answer(self, case, subject, **options):
             seen.extend(path.name for path in tmp_path.iterdir())
             if options:
                 raise KeyboardInterrupt
@@ -176,7 +179,9 @@ def test_the_journal_holds_a_case_exactly_while_it_runs(tmp_path):
     assert runner.run(Case(), "s", 1.0).subject == "s"
     with pytest.raises(KeyboardInterrupt):
         runner.run(Case(), "s", 1.0, thorough=True)
-    assert len(seen) == 2
+    with pytest.raises(KeyboardInterrupt), runner.begun(Case(), "s", 1.0) as result:
+        result(thorough=True)  # as while another case is drawn
+    assert len(seen) == 3
     assert list(tmp_path.iterdir()) == []
     assert runner.restarts == 3
 

@@ -79,6 +79,8 @@ def pretend(behaviour: str) -> None:
             fail()
         if behaviour == "hang":
             spin(60)
+        if behaviour == "slow":
+            time.sleep(1)
         notes = (RETIRE_NOTE,) if behaviour == "retire" else ()
         return Result(case=case, subject=subject.name, executor=executor_name, notes=notes, runs=7 if loud else 1)
 
@@ -257,6 +259,36 @@ def test_an_interrupted_request_does_not_leave_its_answer_to_the_next(worker):
     with pytest.raises(KeyboardInterrupt):
         worker.call("operator:mul", worker.call("time:sleep", 0.5), 1)
     assert worker.call("operator:add", 20, 3) == 23
+
+
+def test_a_result_that_nobody_waited_for_is_not_the_next_requests(worker, subject):
+    worker.call("test_worker:pretend", "clean")
+    before, restarts = worker.pid, worker.restarts
+    worker.begin(CASE, subject, 20.0)
+    time.sleep(0.2)  # the answer is there
+    assert worker.call("operator:add", 20, 3) == 23
+    assert (worker.pid != before, worker.restarts) == (True, restarts)
+
+
+def test_a_case_that_was_begun_runs_while_something_else_is_done(worker, subject):
+    worker.call("test_worker:pretend", "slow")
+    began = time.monotonic()
+    result = worker.begin(CASE, subject, 20.0)
+    assert time.monotonic() - began < 0.5
+    time.sleep(1)
+    assert result().findings == ()
+    assert time.monotonic() - began < 1.6
+
+
+def test_one_that_kills_the_worker_or_hangs_in_the_meantime_is_told_when_asked_for(worker, subject):
+    worker.call("test_worker:pretend", "segfault")
+    result = worker.begin(CASE, subject, 20.0)
+    time.sleep(0.2)
+    assert [found.detail for found in result().findings] == ["SIGSEGV"]
+    worker.call("test_worker:pretend", "hang")
+    result = worker.begin(CASE, subject, 0.2)
+    time.sleep(0.4)
+    assert [found.kind for found in result().findings] == ["hang"]
 
 
 def test_describe_returns_what_the_subject_declares(worker, subject):
