@@ -13,8 +13,6 @@ from harness.case import Record
 from harness.pool import environment
 from harness.worker import set_environment
 
-#: Cores that a campaign needs itself: one for it and its worker, which take turns, and one for who looks ahead.
-OWN_CORES = 2
 #: A subject may end the process that looks ahead; it is started again so many times.
 RESTARTS = 3
 
@@ -29,8 +27,8 @@ class Pool(Record, frozen=True):
 
 
 def idle_cores(campaigns: int = 1) -> int:
-    """Cores that each of so many campaigns leaves to compiling."""
-    return max(len(os.sched_getaffinity(0)) // campaigns - OWN_CORES, 0)
+    """Cores that so many campaigns side by side leave to compiling: each needs one, and who looks ahead another."""
+    return max(len(os.sched_getaffinity(0)) - campaigns - 1, 0)
 
 
 def ahead_of(executor: str, jobs: int | None, device: int | None) -> "Ahead":

@@ -79,6 +79,8 @@ class Plan:
     executor: str
     seconds: float
     seed: int = 0
+    pools: int | None = None  # the seed of pools that stay, of campaigns side by side; None: the campaign's own
+    first: int = 0  # the number of the first round: side by side, campaigns begin with different subjects
     max_cases: int | None = None
     corpus: Corpus | None = None
     known: tuple[Known, ...] = ()
@@ -137,7 +139,7 @@ class Campaign:
             with self._noting_interrupts():
                 first()
                 self._look_ahead()
-                for number in itertools.count():
+                for number in itertools.count(self.plan.first):
                     self._round(number)
         except Stop:
             pass
@@ -250,7 +252,8 @@ class Campaign:
         return self._seed_of(self.subject, step, visit // stays)
 
     def _seed_of(self, subject: str, step: int, number: int) -> int:
-        return random.Random(f"{self.plan.seed} {subject} {step} {number}").getrandbits(32)  # noqa: S311
+        pools = self.plan.seed if self.plan.pools is None else self.plan.pools
+        return random.Random(f"{pools} {subject} {step} {number}").getrandbits(32)  # noqa: S311
 
     def _look_ahead(self) -> None:
         """Have the first pool of every subject and rung compiled, in the order in which they come."""

@@ -98,9 +98,16 @@ class Minutes(click.ParamType[float]):
 @html_option
 @click.option("--list", "listing", is_flag=True, help="Show our subjects and what they declare.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on standard output.")
-@click.option("--as-part", is_flag=True, hidden=True, help="Send summaries as JSON lines to a parent.")
+@click.option(
+    "--as-part",
+    "part",
+    type=click.IntRange(min=0),
+    default=None,
+    hidden=True,
+    help="Which of several campaigns it is: it sends summaries as JSON lines to a parent.",
+)
 @one_line_errors
-def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
+def main(listing: bool, workers: int, **options: Any) -> int:
     """Draw hostile inputs, run kernels on them, and complain about what is wrong, in its smallest form.
 
     Exit code: 0 nothing new; 1 a new finding; 2 wrong use; 3 the harness or the platform is at fault; 5 nothing ran.
@@ -119,7 +126,7 @@ def main(listing: bool, workers: int, as_part: bool, **options: Any) -> int:
         options["seed"] = random.randrange(2**31)  # noqa: S311  (drawing, not secrecy)
     if listing:
         return list_subjects(options, as_json=options["as_json"])
-    if as_part:
+    if options["part"] is not None:
         return run_part(options)
     return run_parts(options, workers) if workers > 1 else run_alone(options)
 
@@ -200,7 +207,9 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
             recorded=recorded,
             executor=options["executor"],
             seconds=options["seconds"],
-            seed=options["seed"],
+            seed=_seed(options["seed"], options["part"]),
+            pools=options["seed"],
+            first=options["part"] or 0,
             max_cases=options["max_cases"],
             corpus=Corpus(options["corpus"]),
             known=known.read(options["corpus"] / "known.toml"),
@@ -211,6 +220,11 @@ def run_campaign(options: dict[str, Any], tell: Callable[[Campaign], None], say:
             unoptimised=unoptimised if options["executor"] == "gpu" else None,
         )  # fmt: skip
         return campaign.run(first=lambda: _take_up_leftovers(campaign, folder, say))
+
+
+def _seed(seed: int, part: int | None) -> int:
+    """What a part draws is its own; pools are common to all parts, so that each kernel is compiled once."""
+    return seed if part is None else seed * 1000 + part
 
 
 def _take_up_leftovers(campaign: Campaign, folder: Path, say: Callable[[str], None]) -> None:
@@ -256,7 +270,7 @@ def _page(summary: Summary, options: dict[str, Any]) -> str:
 
 
 def run_parts(options: dict[str, Any], workers: int) -> int:
-    """N independent campaigns with seeds of their own, which meet only in the corpus; their summaries are added up."""
+    """N campaigns with seeds of their own, which share pools and the corpus; their summaries are added up."""
     console = Console(stderr=options["as_json"])
     say = _say(console)
     about = first_line(options["subjects"], options["executor"], options["seconds"])
@@ -299,7 +313,7 @@ class _Part:
         self.activity = ""
         self.code = 0
         self.errors: list[str] = []
-        command = [sys.executable, "-m", "harness.fuzz", "--as-part", *_arguments(options, number, workers)]
+        command = [sys.executable, "-m", "harness.fuzz", *_arguments(options, number, workers)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -349,13 +363,18 @@ def _arguments(options: dict[str, Any], number: int, workers: int) -> Iterator[s
     for name in options["subjects"]:
         yield from ("--subject", name)
     yield from ("--minutes", str(options["seconds"] / 60), "--op", options["op"], "--executor", options["executor"])
-    yield from ("--seed", str(options["seed"] * 1000 + number), "--corpus", str(options["corpus"]))
-    yield from ("--ahead", str(idle_cores(workers) if options["ahead"] is None else options["ahead"] // workers))
+    yield from ("--seed", str(options["seed"]), "--as-part", str(number), "--corpus", str(options["corpus"]))
+    yield from ("--ahead", str(_ahead(options["ahead"], workers) if number == 0 else 0))
     for name in ("device", "profile"):
         if options[name] is not None:
             yield from (f"--{name}", str(options[name]))
     if options["max_cases"] is not None:
         yield from ("--max-cases", str(-(-options["max_cases"] // workers)))
+
+
+def _ahead(wanted: int | None, workers: int) -> int:
+    """What the first part has compiled ahead for all of them."""
+    return idle_cores(workers) if wanted is None else wanted
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from harness.ahead import RESTARTS, Ahead, Pool, ahead_of, idle_cores
 from harness.campaign import LADDER, Campaign, Plan
 from harness.case import Case
+from harness.fuzz import _arguments
 from harness.pool import environment
 from harness.results import Result
 from harness.scout import near
@@ -157,3 +158,15 @@ def test_far_rows_are_brought_near_and_nothing_else_changes() -> None:
     far = Case(q_layout="far", out_layout="far", window=(3, -1))
     assert near(far) == Case(out_layout="given", placement="shuffled", window=(3, -1))
     assert near(Case(q_layout="fused_qkv")) == Case(q_layout="fused_qkv")
+
+
+def test_of_several_workers_the_first_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    options = {
+        "subjects": (), "seconds": 60.0, "op": "decode", "executor": "gpu", "seed": 7, "corpus": "corpus",
+        "ahead": None, "device": None, "profile": None, "max_cases": None,
+    }  # fmt: skip
+    given = [" ".join(_arguments(options, number, 3)) for number in range(3)]
+    assert ["--ahead 12" in words for words in given] == [True, False, False]
+    assert all(f"--seed 7 --as-part {number}" in words for number, words in enumerate(given))
+    assert "--ahead 5" in " ".join(_arguments(options | {"ahead": 5}, 0, 3))

@@ -47,6 +47,19 @@ def test_on_a_gpu_a_pool_stays_for_some_rounds_and_then_changes() -> None:
     assert set(seeds("gpu", 4)).isdisjoint(seeds("gpu")), "each rung has pools of its own"
 
 
+def test_campaigns_side_by_side_share_their_pools_and_draw_cases_of_their_own() -> None:
+    def side(part: int) -> tuple[list[int], list[Case]]:
+        plan = Plan({"ours.decode": DECLARED}, "gpu", 1e9, seed=3000 + part, pools=3, first=part, max_cases=300)
+        runner = Runner()
+        campaign = Campaign(plan, runner)
+        campaign.run()
+        return [campaign._seed_of("ours.decode", step, 0) for step in (6, 3)], runner.drawn
+
+    (one_pool, one), (other_pool, other) = side(0), side(1)
+    assert one_pool == other_pool == [seeds("gpu")[0], seeds("gpu", 3)[0]]
+    assert len(set(one) & set(other)) < 0.1 * len(one)
+
+
 def test_where_compiling_is_quick_every_round_has_its_own_pool() -> None:
     assert seeds("gridsim") == list(range(3 * STAYS["gpu"]))
 
