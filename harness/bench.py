@@ -52,6 +52,13 @@ Keep = Callable[[Bench], None]
 )
 @click.option("--quick", is_flag=True, help="3 repeats of 10 ms rather than 5 of 50.")
 @click.option(
+    "--turn",
+    type=click.FloatRange(min=1),
+    default=None,
+    metavar="MS",
+    help="Milliseconds of a repeat. In long ones a GPU slows down to what its power limit allows.",
+)
+@click.option(
     "--limit",
     "seconds",
     type=click.FloatRange(min=1),
@@ -114,8 +121,8 @@ def _timed(workloads: tuple[Workload, ...], options: dict[str, Any], keep: Keep)
     check_gpu("a bench times kernels on a GPU (--check judges them without one)")
     if options["executor"] not in (None, "gpu"):
         raise click.UsageError(f"--executor is {options['executor']!r}, but only a GPU can be timed; add --check")
-    pace = QUICK if options["quick"] else USUAL
-
+    turn, repeats = QUICK if options["quick"] else USUAL
+    pace = options["turn"] or turn, repeats
     with _rig(workloads, options, "gpu") as rig:
         bench = _begun(rig, workloads, "gpu")
         try:

@@ -92,6 +92,24 @@ def test_right_subjects_of_every_operation_leave_0(timed):
     assert done.stderr.count(": right, 0.5000 ms") == 4, "extend takes the decode as well"
 
 
+@pytest.mark.parametrize(
+    ("options", "pace"),
+    [((), (50.0, 5)), (("--quick",), (10.0, 3)), (("--turn", 7), (7.0, 5)), (("--turn", 7, "--quick"), (7.0, 3))],
+)
+def test_what_is_timed_and_the_ceilings_have_one_turn(timed, monkeypatch, options, pace):
+    paces = []
+
+    class Noting(Here):
+        def call(self, target, *arguments, limit_seconds=0.0):
+            if target.endswith(":measure"):
+                paces.append(arguments[-2:])
+            return super().call(target, *arguments, limit_seconds=limit_seconds)
+
+    monkeypatch.setattr(BENCH, "Worker", Noting)
+    timed("--subject", "ours.split_decode", "--workload", "decode-1x8k-16", *options)
+    assert paces == [pace, pace]
+
+
 def test_a_subject_that_is_not_there_stops_nobody(timed, file):
     done = timed("--subject", "absent.py:f", "--subject", f"{file}:right", "--workload", "decode-1x8k-16")
     assert done.exit_code == 0, done.output
