@@ -8,7 +8,9 @@ import triton.language as tl
 from decode import check_devices, check_numbers, check_optional, per_head, strides
 from extend_call import check_new, check_paged, validate  # noqa: F401 (validate: for those who call paged_extend)
 from splits import (
+    arrives_last,
     check_count,
+    leave_split,
     merge_splits,
     multiprocessors,
     split_workspace,  # noqa: F401 (for those who keep one)
@@ -298,20 +300,14 @@ def paged_extend_kernel(
 
     in_out = in_seq[:, None] & (dim_v < HEAD_DIM_V)[None, :]  # [TILE_Q, TILE_DV]
     if num_splits is not None:
-        # A split in which a row saw nothing has l = 0 there: its lse is -inf, and nobody reads its output.
         heads = tl.num_programs(1) * GROUP
         first_state = (token * heads + head) * num_splits  # [TILE_Q]
         row_outs_ptr = outs_ptr + first_state[:, None] * HEAD_DIM_V + dim_v[None, :]  # [TILE_Q, TILE_DV]
         row_lses_ptr = lses_ptr + first_state  # [TILE_Q]
-        tl.store(row_outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=in_out & (l > 0.0)[:, None])
-        tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_seq)
-
-        # Whoever arrives last sees what the others stored before they did, and merges; always in one order.
-        tl.debug_barrier()
+        leave_split(row_outs_ptr, row_lses_ptr, split, in_seq, in_out, m, l, acc, HEAD_DIM_V)
         arrived_ptr += (query_start * GROUP + first_row // TILE_Q) * tl.num_programs(1) + kv_head
-        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") != num_splits - 1:
+        if not arrives_last(arrived_ptr, num_splits):
             return
-        tl.store(arrived_ptr, 0)
         m, l, acc = merge_splits(row_outs_ptr, row_lses_ptr, in_seq, num_splits, HEAD_DIM_V, TILE_Q, TILE_DV)
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.

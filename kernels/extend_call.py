@@ -8,6 +8,7 @@ from decode import (
     check_block_ids,
     check_dtype,
     check_dtypes,
+    check_heads,
     check_lens,
     check_rank,
     check_shape,
@@ -34,15 +35,6 @@ def check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens):
     check_shape("query_starts", query_starts, (num_seqs + 1,), "to have one more than block_tables has rows")
     check_shape("kv_lens", kv_lens, (num_seqs,), "to have a length per row of block_tables")
     check_heads(q.shape[1], k_cache, v_cache)
-
-
-def check_heads(num_q_heads, k_cache, v_cache):
-    num_kv_heads = k_cache.shape[2]
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if min(cache.shape[1:]) < 1:
-            raise ValueError(f"{name} has shape {list(cache.shape)}, but expected at least 1 in all but num_blocks")
-    if num_q_heads % num_kv_heads:
-        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
 
 
 def check_new(q, v_cache, k_new, v_new):
