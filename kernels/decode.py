@@ -221,20 +221,15 @@ def paged_decode(
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         group=num_q_heads // num_kv_heads,
-        **strides("out", out, "seq head dim"),
-        **strides("q", q, "seq head dim"),
-        **strides("k", k_cache, "block slot head dim"),
-        **strides("v", v_cache, "block slot head dim"),
+        **strides("out", out, "seq head dim"), **strides("q", q, "seq head dim"),
+        **strides("k", k_cache, "block slot head dim"), **strides("v", v_cache, "block slot head dim"),
         **strides("table", block_tables, "seq column"),
-        **strides("lens", kv_lens, "seq"),
-        **strides("slopes", alibi_slopes, "head"),
-        **strides("sinks", sinks, "head"),
+        **strides("lens", kv_lens, "seq"), **strides("slopes", alibi_slopes, "head"), **strides("sinks", sinks, "head"),
         **strides("k_scale", per_head(k_scale, num_kv_heads), "head"),
         **strides("v_scale", per_head(v_scale, num_kv_heads), "head"),
         TILE_KV=triton.next_power_of_2(block_size),
-        TILE_D=triton.next_power_of_2(head_dim),
-        TILE_DV=triton.next_power_of_2(head_dim_v),
-    )
+        TILE_D=triton.next_power_of_2(head_dim), TILE_DV=triton.next_power_of_2(head_dim_v),
+    )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
@@ -263,11 +258,16 @@ def check_shapes(q, k_cache, v_cache, block_tables, kv_lens):
     check_shape("v_cache", v_cache, (*k_cache.shape[:3], v_cache.shape[3]), "to be like k_cache in all but head_dim")
     check_shape("block_tables", block_tables, (num_seqs, block_tables.shape[1]), "to have a row per query")
     check_shape("kv_lens", kv_lens, (num_seqs,), "to have a length per query")
+    check_heads(num_q_heads, k_cache, v_cache)
+
+
+def check_heads(num_q_heads, k_cache, v_cache):
+    num_kv_heads = k_cache.shape[2]
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if min(cache.shape[1:]) < 1:
             raise ValueError(f"{name} has shape {list(cache.shape)}, but expected at least 1 in all but num_blocks")
-    if num_q_heads % k_cache.shape[2]:
-        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {k_cache.shape[2]}")
+    if num_q_heads % num_kv_heads:
+        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
 
 
 def check_rank(name, tensor, dims):

@@ -1,28 +1,16 @@
 """Paged attention of any number of new tokens per sequence: prefill, chunked prefill, prefix-cache hit and verify."""
 
-import itertools
 import math
 
 import torch
 import triton
 import triton.language as tl
-from decode import (
-    INDEX_DTYPES,
-    check_block_ids,
-    check_devices,
-    check_dtype,
-    check_dtypes,
-    check_lens,
-    check_numbers,
-    check_optional,
-    check_rank,
-    check_shape,
-    per_head,
-    strides,
-    window_start,
-)
+from decode import check_devices, check_numbers, check_optional, per_head, strides
+from extend_call import check_new, check_paged, validate  # noqa: F401 (validate: for those who call paged_extend)
 from splits import (
+    arrives_last,
     check_count,
+    leave_split,
     merge_splits,
     multiprocessors,
     split_workspace,  # noqa: F401 (for those who keep one)
@@ -69,7 +57,18 @@ def keys_of_split(first_key, end_key, split, num_splits, TILE_KV: tl.constexpr):
 
 
 @triton.jit
-def add_tile(q, k, v, position, key, there, window_left, window_right, scale, softcap, slope, m, l, acc):
+def add_tile(
+    q,                 # [TILE_Q, TILE_D]
+    k,                 # [TILE_KV, TILE_D]
+    v,                 # [TILE_KV, TILE_DV]
+    position,          # [TILE_Q]
+    key,               # [TILE_KV]
+    there,             # [TILE_KV]
+    window_left, window_right,
+    scale, softcap,
+    slope,             # [TILE_Q]
+    m, l, acc,
+):  # fmt: skip
     """Add the keys of one tile that are `there`, each to the rows that see it."""
     distance = position[:, None] - key[None, :]  # [TILE_Q, TILE_KV]
     visible = there[None, :]
@@ -332,20 +331,14 @@ def paged_extend_kernel(
 
     in_out = in_seq[:, None] & (dim_v < HEAD_DIM_V)[None, :]  # [TILE_Q, TILE_DV]
     if num_splits is not None:
-        # A split in which a row saw nothing has l = 0 there: its lse is -inf, and nobody reads its output.
         heads = tl.num_programs(1) * GROUP
         first_state = (token * heads + head) * num_splits  # [TILE_Q]
         row_outs_ptr = outs_ptr + first_state[:, None] * HEAD_DIM_V + dim_v[None, :]  # [TILE_Q, TILE_DV]
         row_lses_ptr = lses_ptr + first_state  # [TILE_Q]
-        tl.store(row_outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=in_out & (l > 0.0)[:, None])
-        tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_seq)
-
-        # Whoever arrives last sees what the others stored before they did, and merges; always in one order.
-        tl.debug_barrier()
+        leave_split(row_outs_ptr, row_lses_ptr, split, in_seq, in_out, m, l, acc, HEAD_DIM_V)
         arrived_ptr += (query_start * GROUP + first_row // TILE_Q) * tl.num_programs(1) + kv_head
-        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") != num_splits - 1:
+        if not arrives_last(arrived_ptr, num_splits):
             return
-        tl.store(arrived_ptr, 0)
         m, l, acc = merge_splits(row_outs_ptr, row_lses_ptr, in_seq, num_splits, HEAD_DIM_V, TILE_Q, TILE_DV)
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.
@@ -510,78 +503,3 @@ def is_of_rows(cache, tile):
     """Whether one token's heads lie one after the other, a head as wide as its tile, and each token after the other."""
     aligned = cache.data_ptr() % 16 == 0 and tile * cache.element_size() % 16 == 0
     return cache.is_contiguous() and cache.shape[3] == tile and len(cache) > 0 and aligned
-
-
-# --- what the wrapper refuses ------------------------------------------------------------------------------------
-
-
-def check_paged(q, k_cache, v_cache, block_tables, query_starts, kv_lens):
-    check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens)
-    check_dtypes(q, k_cache, v_cache, block_tables, kv_lens)
-    check_dtype("query_starts", query_starts, INDEX_DTYPES)
-
-
-def check_shapes(q, k_cache, v_cache, block_tables, query_starts, kv_lens):
-    check_rank("q", q, "[tokens, num_q_heads, head_dim]")
-    check_rank("k_cache", k_cache, "[num_blocks, block_size, num_kv_heads, head_dim]")
-    check_rank("v_cache", v_cache, "[num_blocks, block_size, num_kv_heads, head_dim_v]")
-    check_rank("block_tables", block_tables, "[num_seqs, columns]")
-    num_seqs = len(block_tables)
-    check_shape("k_cache", k_cache, (*k_cache.shape[:3], q.shape[2]), "to have q's head_dim")
-    check_shape("v_cache", v_cache, (*k_cache.shape[:3], v_cache.shape[3]), "to be like k_cache in all but head_dim")
-    check_shape("query_starts", query_starts, (num_seqs + 1,), "to have one more than block_tables has rows")
-    check_shape("kv_lens", kv_lens, (num_seqs,), "to have a length per row of block_tables")
-    check_heads(q.shape[1], k_cache, v_cache)
-
-
-def check_heads(num_q_heads, k_cache, v_cache):
-    num_kv_heads = k_cache.shape[2]
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if min(cache.shape[1:]) < 1:
-            raise ValueError(f"{name} has shape {list(cache.shape)}, but expected at least 1 in all but num_blocks")
-    if num_q_heads % num_kv_heads:
-        raise ValueError(f"q has {num_q_heads} heads, but expected a multiple of k_cache's {num_kv_heads}")
-
-
-def check_new(q, v_cache, k_new, v_new):
-    if (k_new is None) != (v_new is None):
-        there, absent = ("v_new", "k_new") if k_new is None else ("k_new", "v_new")
-        raise ValueError(f"{absent} is None, but expected a tensor as {there} is one")
-    if k_new is not None:
-        tokens, num_kv_heads = len(q), v_cache.shape[2]
-        check_shape("k_new", k_new, (tokens, num_kv_heads, q.shape[2]), "to have q's tokens and k_cache's heads")
-        check_shape("v_new", v_new, (tokens, num_kv_heads, v_cache.shape[3]), "to have q's tokens and v_cache's heads")
-        check_dtype("k_new", k_new, (q.dtype,))
-        check_dtype("v_new", v_new, (q.dtype,))
-
-
-# --- what only the values tell -----------------------------------------------------------------------------------
-
-
-def validate(inputs):
-    """Refuse starts, lengths and block ids that point outside; reads the values, so a GPU has to be waited for."""
-    num_blocks, block_size = inputs.k_cache.shape[:2]
-    check_query_starts(inputs.query_starts, len(inputs.q), inputs.max_query_len)
-    lens = paged_lens(inputs.kv_lens, inputs.query_starts, inputs.k_new)
-    check_lens(lens, inputs.block_tables.shape[1] * block_size)
-    first_keys = window_start(inputs.kv_lens - inputs.query_starts.diff(), inputs.window)
-    check_block_ids(inputs.block_tables, lens, block_size, num_blocks, first_keys)
-
-
-def paged_lens(kv_lens, query_starts, k_new):
-    """How many tokens of each sequence are in the cache; a negative kv_len stays one."""
-    if k_new is None:
-        return kv_lens
-    new = query_starts.diff()
-    return torch.where(kv_lens > new, kv_lens - new, kv_lens.clamp(max=0))
-
-
-def check_query_starts(query_starts, tokens, max_query_len):
-    starts = query_starts.tolist()
-    if starts[0] != 0 or starts[-1] != tokens:
-        raise ValueError(f"query_starts go from {starts[0]} to {starts[-1]}, but expected 0 to q's {tokens} tokens")
-    for seq, (start, end) in enumerate(itertools.pairwise(starts)):
-        if end < start:
-            raise ValueError(f"query_starts[{seq + 1}] is {end}, but expected at least the {start} before it")
-        if max_query_len is not None and end - start > max_query_len:
-            raise ValueError(f"max_query_len is {max_query_len}, but sequence {seq} has {end - start} new tokens")

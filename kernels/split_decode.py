@@ -16,7 +16,9 @@ from decode import (
     validate,  # noqa: F401 (a split decode is called with the same tensors)
 )
 from splits import (
+    arrives_last,
     check_count,
+    leave_split,
     merge_splits,
     multiprocessors,
     split_workspace,  # noqa: F401 (for those who keep one)
@@ -205,19 +207,13 @@ def paged_split_decode_kernel(
 
     live = in_group[:, None] & (dim_v < HEAD_DIM_V)[None, :]  # [ROWS, TILE_DV]
     if outs_ptr is not None:
-        # A split that saw nothing has l = 0: its lse is -inf, and nobody reads its output, which is left as it was.
         first_state = (seq * num_q_heads + head) * num_splits  # [ROWS]
         row_outs_ptr = outs_ptr + first_state[:, None] * HEAD_DIM_V + dim_v[None, :]  # [ROWS, TILE_DV]
         row_lses_ptr = lses_ptr + first_state  # [ROWS]
-        tl.store(row_outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=live & (l > 0.0)[:, None])
-        tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_group)
-
-        # Whoever arrives last sees what the others stored before they did, and merges; always in one order.
-        tl.debug_barrier()
+        leave_split(row_outs_ptr, row_lses_ptr, split, in_group, live, m, l, acc, HEAD_DIM_V)
         arrived_ptr += seq * num_q_heads + head_tile
-        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") != num_splits - 1:
+        if not arrives_last(arrived_ptr, num_splits):
             return
-        tl.store(arrived_ptr, 0)
         m, l, acc = merge_splits(row_outs_ptr, row_lses_ptr, in_group, num_splits, HEAD_DIM_V, ROWS, TILE_DV)
 
     # A row that saw nothing has l = 0 and acc = 0: its output is 0, its lse m = -inf.

@@ -11,6 +11,32 @@ from decode import check_devices, check_dtype, check_shape
 
 
 @triton.jit
+def leave_split(
+    outs_ptr,          # [ROWS, TILE_DV]: the outputs of the first split
+    lses_ptr,          # [ROWS]: its lses
+    split,
+    live,              # [ROWS] which of them are somebody's
+    in_out,            # [ROWS, TILE_DV] which of their outputs are
+    m, l, acc,
+    HEAD_DIM_V: tl.constexpr,
+):  # fmt: skip
+    """Store what one split summed, all of it before its program goes on."""
+    # Where a row saw nothing l is 0: its lse is -inf, and nobody reads its output, which is left as it was.
+    tl.store(outs_ptr + split * HEAD_DIM_V, acc / l[:, None], mask=in_out & (l > 0.0)[:, None])
+    tl.store(lses_ptr + split, m + tl.log2(l), mask=live)
+    tl.debug_barrier()
+
+
+@triton.jit
+def arrives_last(arrived_ptr, num_splits):
+    """Whether this is the last of the splits, which sees what the others left and sets their counter back to 0."""
+    is_last = tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") == num_splits - 1
+    if is_last:
+        tl.store(arrived_ptr, 0)
+    return is_last
+
+
+@triton.jit
 def merge_splits(
     outs_ptr,          # [ROWS, TILE_DV]: the outputs of the first split
     lses_ptr,          # [ROWS]: its lses
@@ -20,7 +46,7 @@ def merge_splits(
     ROWS: tl.constexpr,
     TILE_DV: tl.constexpr,
 ):  # fmt: skip
-    """m, l and acc of all splits; one that saw nothing has lse -inf, and its output is not read."""
+    """m, l and acc of all splits, always in one order; one that saw nothing has lse -inf, its output is not read."""
     m = tl.full([ROWS], -float("inf"), tl.float32)
     l = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, TILE_DV], tl.float32)
@@ -29,10 +55,10 @@ def merge_splits(
         lse = tl.load(lses_ptr + split, mask=live, other=-float("inf"))  # [ROWS]
         seen = lse > -float("inf")  # [ROWS]
         out = tl.load(outs_ptr + split * HEAD_DIM_V, mask=seen[:, None] & in_head, other=0.0)  # [ROWS, TILE_DV]
-        m_new = tl.maximum(m, lse)
+        m_new = tl.maximum(m, lse)  # [ROWS]
         # Before anything was seen, and for a split that saw nothing, there is no difference to take.
-        rescale = tl.where(m > -float("inf"), tl.exp2(m - m_new), 0.0)
-        weight = tl.where(seen, tl.exp2(lse - m_new), 0.0)
+        rescale = tl.where(m > -float("inf"), tl.exp2(m - m_new), 0.0)  # [ROWS]
+        weight = tl.where(seen, tl.exp2(lse - m_new), 0.0)  # [ROWS]
         l = l * rescale + weight
         acc = acc * rescale[:, None] + weight[:, None] * out
         m = m_new

@@ -135,7 +135,14 @@ def load_rows(
 
 
 @triton.jit
-def tile_scores(q, k, distance, scale, softcap, slope):
+def tile_scores(
+    q,                 # [rows, TILE_D]
+    k,                 # [TILE_KV, TILE_D]
+    distance,          # [TILE_KV] or [rows, TILE_KV]: how many tokens a key lies before the query
+    scale,
+    softcap,           # None: no softcap
+    slope,             # [rows]; None: no ALiBi
+):  # fmt: skip
     """The scores of one tile, [rows, TILE_KV], and their unit, a positive number: logits in base 2 are scores * unit.
 
     Scale, then softcap, then ALiBi. Multiplying waits for the maximum to be subtracted, which is then one instruction.
@@ -153,9 +160,12 @@ def tile_scores(q, k, distance, scale, softcap, slope):
 
 @triton.jit
 def softmax_step(scores, unit, v, m, l, acc):
-    """Add a tile to each row's running maximum `m`, sum `l` and weighted values `acc`; each row sees a key of it."""
+    """Add a tile to each row's running maximum `m`, sum `l` and weighted values `acc`; each row sees a key of it.
+
+    scores are [rows, TILE_KV], v is [TILE_KV, TILE_DV]; m and l are [rows], acc is [rows, TILE_DV].
+    """
     m_new = tl.maximum(m, tl.max(scores, axis=1) * unit)  # [rows]
-    rescale = tl.exp2(m - m_new)
+    rescale = tl.exp2(m - m_new)  # [rows]
     p = tl.exp2(scores * unit - m_new[:, None])  # [rows, TILE_KV]
     l = l * rescale + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # [rows, TILE_DV]
@@ -167,7 +177,7 @@ def softmax_step_of_some(scores, unit, v, m, l, acc):
     """The same where a row may have seen no key yet, its maximum -inf: a shift of 0 keeps it from -inf minus -inf."""
     m_new = tl.maximum(m, tl.max(scores, axis=1) * unit)  # [rows]
     shift = tl.where(m_new == -float("inf"), 0.0, m_new)  # [rows]
-    rescale = tl.exp2(m - shift)
+    rescale = tl.exp2(m - shift)  # [rows]
     p = tl.exp2(scores * unit - shift[:, None])  # [rows, TILE_KV]
     l = l * rescale + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")  # [rows, TILE_DV]

@@ -101,11 +101,11 @@ def test_a_block_id_that_is_multiplied_in_32_bits_is_told_with_its_numbers(tmp_p
 
 # --- scratch -----------------------------------------------------------------------------------------------------
 
-LSE = "tl.store(row_lses_ptr + split, m + tl.log2(l), mask=in_group)"
+LSE = "tl.store(lses_ptr + split, m + tl.log2(l), mask=live)"
 
 
 def test_a_part_of_the_scratch_that_nobody_writes_is_named_where_it_is_read(tmp_path: Path) -> None:
-    subject = mutant(tmp_path, "split_decode.py", "split_decode", (LSE, LSE[:-1] + " & (l > 0.0))"))
+    subject = mutant(tmp_path, "splits.py", "split_decode", (LSE, LSE[:-1] + " & (l > 0.0))"))
     result = judged(SPLIT, subject)
     line = line_of(tmp_path, "splits.py", "lse = tl.load(lses_ptr")
     (finding,) = [finding for finding in result.findings if finding.kind == "uninitialised read"]
