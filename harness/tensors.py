@@ -51,12 +51,16 @@ class Tensor:
     @cached_property
     def view(self) -> Array:
         """The values, writable."""
-        return _strided(self.storage.data, self.offset, self.shape, self.strides)
+        return self.over(self.storage.data)
 
     @cached_property
     def state(self) -> NDArray[np.uint8]:
         """The states, in the shape of the tensor, writable."""
-        return _strided(self.storage.state, self.offset, self.shape, self.strides)
+        return self.over(self.storage.state)
+
+    def over(self, flat: Array) -> Array:
+        """The same view of other flat memory."""
+        return _strided(flat, self.offset, self.shape, self.strides)
 
 
 def _strided(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:

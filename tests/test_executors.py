@@ -14,9 +14,22 @@ from attending import RAGGED, attend, right, torch_subject
 
 from harness.case import Case, replace
 from harness.executors import NAMES, executor, gpu
-from harness.executors.base import Observed, Placement, Written, bits, failure, same_bits, to_numpy, to_torch
+from harness.executors.base import (
+    Observed,
+    Placement,
+    Written,
+    bits,
+    brought,
+    failure,
+    observe,
+    same_bits,
+    to_numpy,
+    to_torch,
+)
 from harness.executors.cpu import TorchReads
 from harness.inputs import materialise
+from harness.tensors import Storage
+from harness.values import DTYPES
 
 GRIDSIM = executor("gridsim")
 
@@ -84,6 +97,47 @@ def test_a_sign_of_zero_and_the_payload_of_a_nan_are_bits() -> None:
     assert not same_bits(nan, other)
     assert not same_bits(np.zeros(2), np.zeros(3))
     assert bits(np.ones(1, dtype=np.float16)).dtype == np.uint16
+
+
+class Elsewhere(Placement):
+    """On a device, as far as reading back goes; its memory is this machine's."""
+
+    def _copy(self, storage: Storage) -> torch.Tensor:
+        return to_torch(storage.data.copy(), storage.dtype)
+
+
+FAULTS: dict[str, Any] = {
+    "none": lambda inputs: None,
+    "before q": lambda inputs: inputs.q.as_strided((3,), (1,), inputs.q.storage_offset() - 3).fill_(1),
+    "a cached token": lambda inputs: inputs.v_cache[0, 1].copy_(inputs.v_cache[0, 0]),
+    "a table entry": lambda inputs: inputs.block_tables[0].fill_(7),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("changes", LAYOUTS.values(), ids=LAYOUTS)
+def test_what_comes_from_a_device_in_one_copy_is_what_each_tensor_held(changes: dict[str, Any], fault: Any) -> None:
+    def run(inputs: Any) -> Any:
+        returned = right(inputs)
+        fault(inputs)
+        return returned
+
+    materials = materialise(replace(RAGGED, **changes))
+    near, far = (
+        observe(torch_subject(run), placement)
+        for placement in (Placement(materials, "cpu"), Elsewhere(materials, "elsewhere"))
+    )
+    assert bool(near.outside or near.changed) == (fault is not FAULTS["none"])
+    assert str(far.outside + far.changed) == str(near.outside + near.changed)
+    assert same_bits(far.out, near.out)
+
+
+def test_one_copy_keeps_every_bit_of_every_type_at_odd_lengths() -> None:
+    kinds = ("e4m3", "int64", "bfloat16", "e5m2", "int32", "float16", "float32")
+    data = [np.arange(3 + 2 * i).astype(DTYPES[kind]) for i, kind in enumerate(kinds)]
+    found = brought([to_torch(array, kind) for array, kind in zip(data, kinds, strict=True)])
+    assert [array.dtype for array in found] == [array.dtype for array in data]
+    assert all(same_bits(*pair) for pair in zip(found, data, strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
