@@ -149,16 +149,13 @@ class Placement:
     @phase("copying")
     def __init__(self, materials: Materials, device: str) -> None:
         self.materials, self.device = materials, device
-        self._flat: dict[int, torch.Tensor] = {}
+        self._flat = self._copies()
         self.inputs: Inputs = materials.inputs.map(lambda _, tensor: self.place(tensor))
         self._before = {name: self._used(tensor) for name, tensor in self._sparse()}
 
     def place(self, tensor: Tensor) -> torch.Tensor:
         """The tensor on the device, with its strides and offset."""
-        key = id(tensor.storage)
-        if key not in self._flat:
-            self._flat[key] = self._copy(tensor.storage)
-        flat = self._flat[key]
+        flat = self._flat[id(tensor.storage)]
         if tensor.storage.sparse:
             self._copy_used(tensor, flat)
         return flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
@@ -173,12 +170,14 @@ class Placement:
         names = [name for name in self.materials.inputs.tensors() if name != "out"]
         return tuple(n for n in names if address and getattr(self.inputs, n).untyped_storage().data_ptr() == address)
 
-    def _copy(self, storage: Storage) -> torch.Tensor:
+    def _copies(self) -> dict[int, torch.Tensor]:
+        """Each storage on the device, by its id; of a sparse one only the memory."""
+        storages = {id(t.storage): t.storage for t in self.materials.inputs.tensors().values()}
         if self.device == "cpu":
-            return to_torch(copied(storage), storage.dtype)
-        if storage.sparse:
-            return torch.empty(len(storage.data), dtype=_TORCH[storage.dtype], device=self.device)
-        return to_torch(storage.data, storage.dtype).to(self.device)
+            return {key: to_torch(copied(storage), storage.dtype) for key, storage in storages.items()}
+        sent = dict(zip(self._storages, sent_in_one(list(self._storages.values()), self.device), strict=True))
+        rest = [storage for key, storage in storages.items() if key not in sent]
+        return sent | {id(s): torch.empty(len(s.data), dtype=_TORCH[s.dtype], device=self.device) for s in rest}
 
     def _copy_used(self, tensor: Tensor, flat: torch.Tensor) -> None:
         rows = self.materials.rows(tensor)
@@ -203,7 +202,7 @@ class Placement:
         """What the call left in each of them, brought over once."""
         if self.device == "cpu":
             return {key: to_numpy(self._flat[key]) for key in self._storages}
-        return dict(zip(self._storages, brought([self._flat[key] for key in self._storages]), strict=True))
+        return dict(zip(self._storages, brought_in_one([self._flat[key] for key in self._storages]), strict=True))
 
     def left(self, tensor: Tensor) -> Array:
         """The tensor as the call left it, in NumPy: for after the call."""
@@ -426,8 +425,22 @@ def to_numpy(tensor: torch.Tensor) -> Array:
     return tensor.numpy()
 
 
-def brought(flats: Sequence[torch.Tensor]) -> list[Array]:
-    """Flat tensors of one device as NumPy arrays, in one copy for all."""
+def sent_in_one(storages: Sequence[Storage], device: str) -> list[torch.Tensor]:
+    """What the storages hold on a device, each in memory of its own and all there already, in one copy from here."""
+    if not storages:
+        return []
+    whole = torch.from_numpy(np.concatenate([storage.data.view(np.uint8) for storage in storages])).to(device)
+    parts = torch.split(whole, [storage.data.nbytes for storage in storages])
+    sent = [part.clone().view(_TORCH[storage.dtype]) for part, storage in zip(parts, storages, strict=True)]
+    if whole.is_cuda:
+        torch.cuda.current_stream().synchronize()
+    return sent
+
+
+def brought_in_one(flats: Sequence[torch.Tensor]) -> list[Array]:
+    """Flat tensors of one device as NumPy arrays, in one copy to here."""
+    if not flats:
+        return []
     widest = sorted(flats, key=lambda flat: -flat.element_size())  # first, so that each begins where its type may
     whole = torch.cat([flat.view(torch.uint8) for flat in widest]).cpu()
     parts = torch.split(whole, [flat.nbytes for flat in widest])
