@@ -22,7 +22,7 @@ class Geometry:
         """The ids in use, ascending."""
         return np.unique(np.concatenate(self.tables)) if self.tables else np.empty(0, np.int64)
 
-    @property
+    @cached_property
     def spare(self) -> NDArray[np.int64]:
         """The ids that no sequence has, ascending; only of a pool that is not far."""
         free = np.ones(self.num_blocks, dtype=np.bool_)

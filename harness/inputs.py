@@ -13,7 +13,20 @@ from harness.case import WRITING, Case, Hints, Seq
 from harness.geometry import Geometry, lay_out
 from harness.states import partial_states
 from harness.stopwatch import phase
-from harness.tensors import DEAD, FENCE, LIVE, Array, Tensor, contiguous, dense, poison, random_poison, reserve, strided
+from harness.tensors import (
+    DEAD,
+    FENCE,
+    LIVE,
+    Array,
+    Tensor,
+    again,
+    contiguous,
+    dense,
+    fill,
+    random_poison,
+    reserve,
+    strided,
+)
 from harness.writes import NewTokens, Stored, dense_tokens, new_tokens
 
 #: K and V of a token that is skipped: no poison of a cache, and exact in FP8 whatever the scale.
@@ -103,23 +116,15 @@ def materialise(case: Case) -> Materials:
     for cache in (k_cache, v_cache):
         _await(cache, fresh.stored if fresh else None)
     inputs = Inputs(
-        q=_queries(case),
         k_cache=k_cache,
         v_cache=v_cache,
         block_tables=_block_tables(case, geometry),
-        kv_lens=_vector([seq.kv_len for seq in case.batch], "int32"),
-        query_starts=_vector(np.cumsum([0] + [seq.query_len for seq in case.batch]), "int32"),
-        out=_output(case),
-        alibi_slopes=_vector(values.slopes(case), "float32") if case.alibi else None,
-        sinks=_vector(values.sink_logits(case), "float32") if case.sinks else None,
         scale=case.softmax_scale,
         causal=case.causal,
         window=case.window,
         softcap=case.softcap,
         want_lse=case.want_lse,
-        **_scales(case),
-        **_fresh(case, fresh),
-        **_states(case),
+        **(_settled(case) | ({} if fresh is None else _written(case, fresh))),
         max_query_len=max(seq.query_len for seq in case.batch) + case.max_len_slack,
         max_kv_len=max(seq.kv_len for seq in case.batch) + case.max_len_slack,
         tile_start=case.tile.start,
@@ -127,6 +132,30 @@ def materialise(case: Case) -> Materials:
         hints=case.hints,
     )
     return Materials(case, geometry, inputs, fresh.stored if fresh else None)
+
+
+def _settled(case: Case) -> dict[str, Tensor | None]:
+    """The tensors that no block's place changes: made once, and each time in memory of their own."""
+    if case.is_far:
+        return _made(case)
+    there, key = values.made(case), ("settled", case.row_poison)
+    if key not in there:
+        there[key] = _made(case)
+    return {name: None if tensor is None else again(tensor) for name, tensor in there[key].items()}
+
+
+def _made(case: Case) -> dict[str, Tensor | None]:
+    return {
+        "q": _queries(case),
+        "kv_lens": _vector([seq.kv_len for seq in case.batch], "int32"),
+        "query_starts": _vector(np.cumsum([0] + [seq.query_len for seq in case.batch]), "int32"),
+        "out": _output(case),
+        "alibi_slopes": _vector(values.slopes(case), "float32") if case.alibi else None,
+        "sinks": _vector(values.sink_logits(case), "float32") if case.sinks else None,
+        **_scales(case),
+        **_dense(case),
+        **_states(case),
+    }
 
 
 def far_bytes(case: Case) -> int:
@@ -208,7 +237,7 @@ def _write(tensor: Tensor, where: Any, data: Any) -> None:
 def _queries(case: Case) -> Tensor:
     """Live rows, then poison in those of the padding."""
     tensor = _query_tensor(case, case.tokens)
-    data = np.concatenate([values.stored_query(case, seq) for seq in case.seqs])
+    data = values.stored_query(case, *case.seqs)
     _write(tensor, slice(0, len(data)), data)
     _poison_rows(case, tensor, np.arange(case.tokens) >= len(data))
     return tensor
@@ -239,7 +268,7 @@ def _output(case: Case) -> Tensor | None:
         return dense(shape, case.dtype)
     if case.out_layout == "far":
         tensor = strided(shape, (_far_row(shape), case.value_dim, 1), case.dtype)
-        tensor.view[...] = poison("nan", case.dtype)  # what is sparse comes full of zeros
+        fill(tensor.view, ..., "nan", case.dtype)  # what is sparse comes full of zeros
         return tensor
     head = case.value_dim + 5
     return strided(shape, (case.num_q_heads * head + 3, head, 1), case.dtype)
@@ -256,19 +285,21 @@ def _scales(case: Case) -> dict[str, Tensor | None]:
     return {"k_scale": _vector(k_scales[:size], "float32"), "v_scale": _vector(v_scales[:size], "float32")}
 
 
-def _fresh(case: Case, fresh: NewTokens | None) -> dict[str, Tensor | None]:
-    if fresh is not None:
-        k_new, v_new = _new_pair(case, fresh.k, fresh.v)
-        for tensor in (k_new, v_new):
-            # What is dead here must be seen where it is written, so it is unlike what a dead slot of the cache holds.
-            tensor.view[fresh.slots < 0] = SKIPPED
-        return {"k_new": k_new, "v_new": v_new, "slot_mapping": _vector(fresh.slots, case.table_dtype)}
-    if case.new_kv == "dense":
-        k_new, v_new = _new_pair(case, *dense_tokens(case))
-        for tensor in (k_new, v_new):
-            _poison_rows(case, tensor, (tensor.state == DEAD).all(axis=(1, 2)))
-        return {"k_new": k_new, "v_new": v_new, "slot_mapping": None}
-    return {"k_new": None, "v_new": None, "slot_mapping": None}
+def _written(case: Case, fresh: NewTokens) -> dict[str, Tensor]:
+    k_new, v_new = _new_pair(case, fresh.k, fresh.v)
+    for tensor in (k_new, v_new):
+        # What is dead here must be seen where it is written, so it is unlike what a dead slot of the cache holds.
+        tensor.view[fresh.slots < 0] = SKIPPED
+    return {"k_new": k_new, "v_new": v_new, "slot_mapping": _vector(fresh.slots, case.table_dtype)}
+
+
+def _dense(case: Case) -> dict[str, Tensor | None]:
+    if case.new_kv != "dense":
+        return {"k_new": None, "v_new": None, "slot_mapping": None}
+    k_new, v_new = _new_pair(case, *dense_tokens(case))
+    for tensor in (k_new, v_new):
+        _poison_rows(case, tensor, (tensor.state == DEAD).all(axis=(1, 2)))
+    return {"k_new": k_new, "v_new": v_new, "slot_mapping": None}
 
 
 def _new_pair(case: Case, k: Array, v: Array) -> tuple[Tensor, Tensor]:
@@ -295,7 +326,7 @@ def _poison_rows(case: Case, tensor: Tensor, rows: Array) -> None:
         places = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
         tensor.view[rows] = random_poison(case.data_seed, places, case.dtype)
     else:
-        tensor.view[rows] = poison(case.row_poison, case.dtype)
+        fill(tensor.view, rows, case.row_poison, case.dtype)
 
 
 def _states(case: Case) -> dict[str, Tensor | None]:
@@ -366,9 +397,11 @@ def _smallest_block_stride(case: Case) -> int:
 
 def _caches(case: Case, geometry: Geometry) -> tuple[Tensor, Tensor]:
     k_cache, v_cache = _cache_tensors(case, geometry.num_blocks)
-    _fill(case, geometry, k_cache, case.k_poison, values.stored_keys)
-    if not case.v_is_k_prefix:
-        _fill(case, geometry, v_cache, case.v_poison, values.stored_values)
+    filled = [(k_cache, case.k_poison, values.stored_keys), (v_cache, case.v_poison, values.stored_values)]
+    tokens, blocks, offsets = _cached(case, geometry)
+    for cache, dead, live in filled[:1] if case.v_is_k_prefix else filled:
+        _poison_cache(case, geometry, cache, dead)
+        _write(cache, (blocks, offsets), live(case, *case.seqs)[tokens])
     return k_cache, v_cache
 
 
@@ -397,17 +430,21 @@ def _joint_caches(case: Case, num_blocks: int) -> tuple[Tensor, Tensor]:
     return Tensor(storage, FENCE, shape, strides), Tensor(storage, FENCE + second, shape, strides)
 
 
-def _fill(case: Case, geometry: Geometry, cache: Tensor, dead: str, live: Callable[[Case, Seq], Array]) -> None:
+def _cached(case: Case, geometry: Geometry) -> tuple[Array, Array, Array]:
+    """Of each token in the cache when the call begins its place among all tokens, its block and its offset."""
+    positions = [np.arange(case.slid(seq), case.cached_len(seq)) for seq in case.seqs]
+    firsts = np.cumsum([0] + [seq.kv_len for seq in case.seqs]).tolist()
+    places = [first + at for first, at in zip(firsts, positions, strict=False)]
+    blocks = [table[at // case.block_size] for table, at in zip(geometry.tables, positions, strict=False)]
+    return np.concatenate(places), np.concatenate(blocks), np.concatenate(positions) % case.block_size
+
+
+def _poison_cache(case: Case, geometry: Geometry, cache: Tensor, dead: str) -> None:
     if cache.storage.sparse:
         _poison_blocks(case, cache, geometry.used, dead)
     else:
         _poison_blocks(case, cache, geometry.used if dead == "random_bits" else ..., dead)
         _poison_blocks(case, cache, geometry.spare, case.spare_poison)
-    for index, seq in enumerate(case.seqs):
-        there = slice(case.slid(seq), case.cached_len(seq))
-        if there.start < there.stop:
-            blocks, offsets = _slots(geometry, case, index)
-            _write(cache, (blocks[there], offsets[there]), live(case, seq)[there])
 
 
 def _await(cache: Tensor, stored: Stored | None) -> None:
@@ -431,5 +468,5 @@ def _poison_blocks(case: Case, cache: Tensor, blocks: Any, kind: str) -> None:
     if kind == "random_bits":
         cache.view[blocks] = _noise(case, blocks, dtype, cache.shape[1:])
     else:
-        cache.view[blocks] = poison(kind, dtype)
+        fill(cache.view, blocks, kind, dtype)
     cache.state[blocks] = DEAD

@@ -3,7 +3,7 @@
 import math
 import mmap
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import ml_dtypes
@@ -51,12 +51,16 @@ class Tensor:
     @cached_property
     def view(self) -> Array:
         """The values, writable."""
-        return _strided(self.storage.data, self.offset, self.shape, self.strides)
+        return self.over(self.storage.data)
 
     @cached_property
     def state(self) -> NDArray[np.uint8]:
         """The states, in the shape of the tensor, writable."""
-        return _strided(self.storage.state, self.offset, self.shape, self.strides)
+        return self.over(self.storage.state)
+
+    def over(self, flat: Array) -> Array:
+        """The same view of other flat memory."""
+        return _strided(flat, self.offset, self.shape, self.strides)
 
 
 def _strided(flat: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
@@ -71,7 +75,7 @@ def reserve(elements: int, dtype: str) -> Storage:
     if elements * itemsize >= SPARSE_BYTES:
         return Storage(_lazy(elements * itemsize).view(DTYPES[dtype]), _lazy(elements), dtype)
     data = np.empty(elements, dtype=DTYPES[dtype])
-    data[:] = poison("nan", dtype)
+    fill(data, ..., "nan", dtype)
     return Storage(data, np.zeros(elements, dtype=np.uint8), dtype)
 
 
@@ -83,6 +87,13 @@ def copied(storage: Storage) -> Array:
 def _lazy(size: int) -> NDArray[np.uint8]:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=np.uint8)
+
+
+def again(tensor: Tensor) -> Tensor:
+    """The same tensor in memory of its own; not for one that is sparse."""
+    storage = tensor.storage
+    own = Storage(storage.data.copy(), storage.state.copy(), storage.dtype)
+    return Tensor(own, tensor.offset, tensor.shape, tensor.strides)
 
 
 def dense(shape: tuple[int, ...], dtype: str) -> Tensor:
@@ -113,6 +124,16 @@ def poison(kind: str, dtype: str) -> Any:
     if kind == "huge":
         return ml_dtypes.finfo(DTYPES[dtype]).max  # type: ignore[no-untyped-call]
     return DTYPES[dtype].type(np.nan if kind == "nan" or dtype == "e4m3" else np.inf)
+
+
+def fill(array: Array, where: Any, kind: str, dtype: str) -> None:
+    """Put poison there, as bits: NumPy is slow to repeat a number of a type that is not its own."""
+    array.view(f"u{array.itemsize}")[where] = _poison_bits(kind, dtype)
+
+
+@cache
+def _poison_bits(kind: str, dtype: str) -> int:
+    return int(np.array(poison(kind, dtype), dtype=DTYPES[dtype]).view(f"u{DTYPES[dtype].itemsize}"))
 
 
 def random_poison(seed: int, places: Array, dtype: str) -> Array:

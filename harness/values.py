@@ -1,6 +1,6 @@
 """Values of tensors: an integer hash of where an element belongs, mapped through a table. Same bytes everywhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, wraps
 from typing import Any
 
@@ -30,38 +30,47 @@ Q, K, V, SLOPES, SINKS, POISON, ORDER, HOT = range(8)
 #: Bits of a token's index that `two_level` spells out.
 INDEX_BITS = 16
 
-# Where each stretch between two quantiles begins and how far it reaches: first those above 0, then those below.
-_STARTS = np.array([sign * start for sign in (1, -1) for start in QUANTILES[:-1]]) / 4096
-_REACHES = np.array([sign * reach for sign in (1, -1) for reach in np.diff(QUANTILES).tolist()]) / 4096
+# Where each stretch between two quantiles begins and how far it reaches: of each the one above 0, then that below.
+_STARTS = np.array([sign * start for start in QUANTILES[:-1] for sign in (1, -1)]) / 4096
+_REACHES = np.array([sign * reach for reach in np.diff(QUANTILES).tolist() for sign in (1, -1)]) / 4096
 _GAMMA, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_BY_30, _BY_27, _BY_31 = (np.uint64(n) for n in (30, 27, 31))
 
 
 def mix(x: Hashes) -> Hashes:
-    """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014)."""
-    x = x + _GAMMA
-    x ^= x >> np.uint64(30)
+    """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), in place."""
+    x += _GAMMA
+    shifted = x >> _BY_30
+    x ^= shifted
     x *= _FIRST
-    x ^= x >> np.uint64(27)
+    np.right_shift(x, _BY_27, out=shifted)
+    x ^= shifted
     x *= _SECOND
-    x ^= x >> np.uint64(31)
+    np.right_shift(x, _BY_31, out=shifted)
+    x ^= shifted
     return x
 
 
 def hashed(seed: int, tensor: int, *coordinates: object) -> Hashes:
     """A 64-bit hash per element of the broadcast integer coordinates."""
-    with np.errstate(over="ignore"):
-        x = mix(np.atleast_1d(np.uint64((seed * 8 + tensor) % 2**64)))
-        for coordinate in coordinates:
-            x = mix(x ^ np.asarray(coordinate, dtype=np.uint64))
+    x = mix(np.array([(seed * 8 + tensor) % 2**64], dtype=np.uint64))
+    for coordinate in coordinates:
+        x = mix(x ^ np.asarray(coordinate, dtype=np.uint64))
     return x
 
 
 def normal(hashes: Hashes) -> Floats:
     """Standard normal values, cut at 3.1; exact arithmetic, so exactly the same everywhere."""
     bits = hashes.view(np.int64)
-    stretch = (bits >> 8 & 0xFF) + (bits & 1) * 256
-    fraction = (bits >> 16 & 0xFFFF) / 65536
-    return np.asarray(_STARTS[stretch] + _REACHES[stretch] * fraction)
+    stretch = bits >> 7  # bits 8 to 15 name it, bit 0 the side of 0
+    stretch &= 0x1FE
+    stretch |= bits & 1
+    fraction = bits >> 16
+    fraction &= 0xFFFF
+    found = fraction * 2.0**-16
+    found *= _REACHES.take(stretch)
+    found += _STARTS.take(stretch)
+    return np.asarray(found)
 
 
 def cast(values: Floats, dtype: str) -> NDArray[Any]:
@@ -71,7 +80,7 @@ def cast(values: Floats, dtype: str) -> NDArray[Any]:
 
 def encode(values: Floats, scales: Floats, dtype: str) -> NDArray[Any]:
     """What a cache stores of [tokens, heads, dim]: divided by each head's scale, saturated in FP8."""
-    scaled = values / scales[:, None]
+    scaled = values / scales[:, None] if np.any(scales != 1) else values
     if dtype in ("e4m3", "e5m2"):
         largest = float(ml_dtypes.finfo(DTYPES[dtype]).max)  # type: ignore[no-untyped-call]
         scaled = np.clip(scaled, -largest, largest)
@@ -128,33 +137,37 @@ def forget() -> None:
     _made.cache_clear()
 
 
-def _once(make: Callable[[Case, Seq], NDArray[Any]]) -> Callable[[Case, Seq], NDArray[Any]]:
+def _once(make: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:
     """Make values once for cases that differ in nothing that they depend on, as those of a relation do."""
 
     @wraps(make)
-    def found(case: Case, seq: Seq) -> NDArray[Any]:
-        there, key = made(case), (make.__name__, seq)
+    def found(case: Case, *seqs: Seq) -> NDArray[Any]:
+        there, key = made(case), (make.__name__, seqs)
         if key not in there:
-            there[key] = make(case, seq)
+            there[key] = make(case, *seqs)
             there[key].flags.writeable = False
         return there[key]  # type: ignore[no-any-return]
 
     return found
 
 
+def _joined(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
 @_once
-def query(case: Case, seq: Seq) -> Floats:
-    """q of one sequence, [query_len, num_q_heads, head_dim]; new tokens are the last ones."""
-    positions = seq.kv_len - seq.query_len + np.arange(seq.query_len)
-    shape = (seq.query_len, case.num_q_heads, case.head_dim)
-    hashes = _hash_tokens(case.data_seed, Q, np.full(seq.query_len, seq.tag), positions, *shape[1:])
+def query(case: Case, *seqs: Seq) -> Floats:
+    """q of the sequences one after another, [tokens, num_q_heads, head_dim]; new tokens are the last ones of each."""
+    positions = _joined(np.arange(seq.kv_len - seq.query_len, seq.kv_len) for seq in seqs)
+    tags = np.repeat([seq.tag for seq in seqs], [seq.query_len for seq in seqs])
+    hashes = _hash_tokens(case.data_seed, Q, tags, positions, case.num_q_heads, case.head_dim)
     return _QUERIES.get(case.values, _plain)(hashes)
 
 
 @_once
-def keys(case: Case, seq: Seq) -> Floats:
-    """K of one sequence, [kv_len, num_kv_heads, head_dim]."""
-    tags, positions = owner_tags(case, seq), np.arange(seq.kv_len)
+def keys(case: Case, *seqs: Seq) -> Floats:
+    """K of the sequences one after another, [tokens, num_kv_heads, head_dim]."""
+    tags, positions = _tokens(case, seqs)
     hashes = _hash_tokens(case.data_seed, K, tags, positions, case.num_kv_heads, case.head_dim)
     if case.values in ("ascending_max", "descending_max"):
         return _ramp(hashes, positions if case.values == "ascending_max" else -positions, case.head_dim)
@@ -166,16 +179,16 @@ def keys(case: Case, seq: Seq) -> Floats:
 
 
 @_once
-def values(case: Case, seq: Seq) -> Floats:
-    """V of one sequence, [kv_len, num_kv_heads, head_dim_v]."""
-    tags, positions = owner_tags(case, seq), np.arange(seq.kv_len)
+def values(case: Case, *seqs: Seq) -> Floats:
+    """V of the sequences one after another, [tokens, num_kv_heads, head_dim_v]."""
     if case.v_is_k_prefix:
-        return keys(case, seq)[:, :, : case.value_dim]
-    hashes = _hash_tokens(case.data_seed, V, tags, positions, case.num_kv_heads, case.value_dim)
+        return keys(case, *seqs)[:, :, : case.value_dim]
+    tags, positions = _tokens(case, seqs)
     if case.values == "two_level":
         return _index_bits(positions, case.num_kv_heads, case.value_dim)
     if case.values == "gather":
         return _identities(tags, positions, case.num_kv_heads, case.value_dim)
+    hashes = _hash_tokens(case.data_seed, V, tags, positions, case.num_kv_heads, case.value_dim)
     if case.values == "large":
         return normal(hashes) * 2.0 ** _LARGE_V.get(case.cache_dtype, 40)
     if case.values == "edges":
@@ -185,22 +198,28 @@ def values(case: Case, seq: Seq) -> Floats:
     return _VALUES.get(case.values, _plain)(hashes)
 
 
-@_once
-def stored_query(case: Case, seq: Seq) -> NDArray[Any]:
-    """q of one sequence in its own type."""
-    return cast(query(case, seq), case.dtype)
+def _tokens(case: Case, seqs: tuple[Seq, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each token of the sequences the tag of its owner, and its position."""
+    tags = _joined(owner_tags(case, seq) for seq in seqs)
+    return tags, _joined(np.arange(seq.kv_len) for seq in seqs)
 
 
 @_once
-def stored_keys(case: Case, seq: Seq) -> NDArray[Any]:
-    """K of one sequence as a cache has it."""
-    return encode(keys(case, seq), scales(case)[0], case.cache_dtype)
+def stored_query(case: Case, *seqs: Seq) -> NDArray[Any]:
+    """q of the sequences in its own type."""
+    return cast(query(case, *seqs), case.dtype)
 
 
 @_once
-def stored_values(case: Case, seq: Seq) -> NDArray[Any]:
-    """V of one sequence as a cache has it."""
-    return encode(values(case, seq), scales(case)[1], case.cache_dtype)
+def stored_keys(case: Case, *seqs: Seq) -> NDArray[Any]:
+    """K of the sequences as a cache has it."""
+    return encode(keys(case, *seqs), scales(case)[0], case.cache_dtype)
+
+
+@_once
+def stored_values(case: Case, *seqs: Seq) -> NDArray[Any]:
+    """V of the sequences as a cache has it."""
+    return encode(values(case, *seqs), scales(case)[1], case.cache_dtype)
 
 
 def slopes(case: Case) -> Floats:

@@ -36,39 +36,52 @@ class NewTokens:
 
 def new_tokens(case: Case, geometry: Geometry) -> NewTokens:
     """The new tokens of every sequence, some of them holes, then the padding rows and the padding of the batch."""
-    parts = [_of(case, seq, table) for seq, table in zip(case.seqs, geometry.tables, strict=False)]
-    k, v, slots = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    slots = _with_holes(case, slots)
+    slots = _with_holes(case, _slots(case, geometry))
     order = _order(case, len(slots))
-    k, v, slots = k[order], v[order], slots[order]
+    places, slots = _places(case.seqs)[order], slots[order]
     skipped = slots < 0
-    k[skipped], v[skipped] = np.nan, np.nan
+    k, v = _rows(case, np.where(skipped, -1, places))
     return _padded(case, k, v, slots, _stored(case, k[~skipped], v[~skipped], slots[~skipped]))
 
 
 def dense_tokens(case: Case) -> tuple[Floats, Floats]:
     """K and V of the new tokens of the whole batch, packed as q is; NaN in a row that has no position."""
-    parts = [_rows(case, seq) for seq in case.batch]
-    return np.concatenate([k for k, _ in parts]), np.concatenate([v for _, v in parts])
+    return _rows(case, _places(case.batch))
 
 
-def _rows(case: Case, seq: Seq) -> tuple[Floats, Floats]:
-    """K and V of one sequence's new tokens, NaN before its first position."""
-    first = max(seq.kv_len - seq.query_len, 0)
-    lead = seq.query_len - (seq.kv_len - first)
-    return _lead(values.keys(case, seq)[first:], lead), _lead(values.values(case, seq)[first:], lead)
+def _rows(case: Case, places: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """K and V of the tokens in these places among all of the case, NaN where a place is -1."""
+    keys, vals = values.keys(case, *case.seqs), values.values(case, *case.seqs)
+    return _taken(keys, places), _taken(vals, places)
 
 
-def _of(case: Case, seq: Seq, table: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """K, V and slot of one sequence's new tokens; those before the first position are skipped."""
-    positions = np.arange(seq.kv_len - seq.query_len, seq.kv_len)
-    real = positions[positions >= 0]
-    slots = table[real // case.block_size] * case.block_size + real % case.block_size
-    return *_rows(case, seq), np.concatenate([np.full(len(positions) - len(real), -1), slots])
+def _taken(data: Floats, places: NDArray[np.int64]) -> Floats:
+    found = np.full((len(places), *data.shape[1:]), np.nan)
+    found[places >= 0] = data[places[places >= 0]]
+    return found
 
 
-def _lead(data: Floats, rows: int) -> Floats:
-    return np.concatenate([np.full((rows, *data.shape[1:]), np.nan), data])
+def _positions(seq: Seq) -> NDArray[np.int64]:
+    """Of each new token its position, negative where it has none."""
+    return np.arange(seq.kv_len - seq.query_len, seq.kv_len)
+
+
+def _places(seqs: tuple[Seq, ...]) -> NDArray[np.int64]:
+    """Of each new token its place among all tokens of the sequences, -1 where it has no position."""
+    firsts = np.cumsum([0] + [seq.kv_len for seq in seqs]).tolist()
+    found = [_positions(seq) for seq in seqs]
+    return np.concatenate([np.where(at >= 0, first + at, -1) for first, at in zip(firsts, found, strict=False)])
+
+
+def _slots(case: Case, geometry: Geometry) -> NDArray[np.int64]:
+    """The slot of each new token of each sequence, -1 before the first position."""
+    found = []
+    for seq, table in zip(case.seqs, geometry.tables, strict=False):
+        positions = _positions(seq)
+        real = positions[positions >= 0]
+        slots = table[real // case.block_size] * case.block_size + real % case.block_size
+        found.append(np.concatenate([np.full(len(positions) - len(real), -1), slots]))
+    return np.concatenate(found)
 
 
 def _with_holes(case: Case, slots: NDArray[np.int64]) -> NDArray[np.int64]:

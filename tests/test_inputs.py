@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from meanings import kept, meaning
 
 from harness import values
 from harness.case import Case, Seq, Slots, States, replace
@@ -21,6 +22,25 @@ CASE = Case(
     spare_blocks=2,
     extra_columns=1,
 )
+
+
+@pytest.mark.parametrize(("digest", "case"), kept())
+def test_a_case_means_the_bytes_that_it_always_meant(digest, case):
+    assert meaning(case) == digest
+    values.forget()
+    assert meaning(case) == digest
+
+
+def test_another_value_and_another_place_are_another_meaning():
+    others = ({"data_seed": 1}, {"placement": "reversed"}, {"k_poison": "zero"}, {"layout": "hnd"}, {"sinks": True})
+    assert len({meaning(CASE), *(meaning(replace(CASE, **changes)) for changes in others)}) == 1 + len(others)
+
+
+def test_cases_that_differ_in_placing_alone_have_tensors_of_their_own():
+    first, second = (materialise(replace(CASE, k_poison=poison)).inputs.tensors() for poison in ("nan", "zero"))
+    for name in first:
+        assert not np.shares_memory(first[name].storage.data, second[name].storage.data)
+        assert not np.shares_memory(first[name].storage.state, second[name].storage.state)
 
 
 @settings(max_examples=60, database=None, deadline=None)

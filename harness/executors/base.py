@@ -149,16 +149,13 @@ class Placement:
     @phase("copying")
     def __init__(self, materials: Materials, device: str) -> None:
         self.materials, self.device = materials, device
-        self._flat: dict[int, torch.Tensor] = {}
+        self._flat = self._copies()
         self.inputs: Inputs = materials.inputs.map(lambda _, tensor: self.place(tensor))
         self._before = {name: self._used(tensor) for name, tensor in self._sparse()}
 
     def place(self, tensor: Tensor) -> torch.Tensor:
         """The tensor on the device, with its strides and offset."""
-        key = id(tensor.storage)
-        if key not in self._flat:
-            self._flat[key] = self._copy(tensor.storage)
-        flat = self._flat[key]
+        flat = self._flat[id(tensor.storage)]
         if tensor.storage.sparse:
             self._copy_used(tensor, flat)
         return flat.as_strided(tensor.shape, tensor.strides, tensor.offset)
@@ -173,10 +170,14 @@ class Placement:
         names = [name for name in self.materials.inputs.tensors() if name != "out"]
         return tuple(n for n in names if address and getattr(self.inputs, n).untyped_storage().data_ptr() == address)
 
-    def _copy(self, storage: Storage) -> torch.Tensor:
-        if self.device == "cpu" or not storage.sparse:
-            return to_torch(copied(storage), storage.dtype).to(self.device)
-        return torch.empty(len(storage.data), dtype=_TORCH[storage.dtype], device=self.device)
+    def _copies(self) -> dict[int, torch.Tensor]:
+        """Each storage on the device, by its id; of a sparse one only the memory."""
+        storages = {id(t.storage): t.storage for t in self.materials.inputs.tensors().values()}
+        if self.device == "cpu":
+            return {key: to_torch(copied(storage), storage.dtype) for key, storage in storages.items()}
+        sent = dict(zip(self._storages, sent_in_one(list(self._storages.values()), self.device), strict=True))
+        rest = [storage for key, storage in storages.items() if key not in sent]
+        return sent | {id(s): torch.empty(len(s.data), dtype=_TORCH[s.dtype], device=self.device) for s in rest}
 
     def _copy_used(self, tensor: Tensor, flat: torch.Tensor) -> None:
         rows = self.materials.rows(tensor)
@@ -191,11 +192,27 @@ class Placement:
         return tensor.view[self.materials.rows(tensor)].copy()
 
     @cached_property
+    def _storages(self) -> dict[int, Storage]:
+        """Those that are not sparse, by their ids."""
+        tensors = self.materials.inputs.tensors().values()
+        return {id(t.storage): t.storage for t in tensors if not t.storage.sparse}
+
+    @cached_property
+    def _left(self) -> dict[int, Array]:
+        """What the call left in each of them, brought over once."""
+        if self.device == "cpu":
+            return {key: to_numpy(self._flat[key]) for key in self._storages}
+        return dict(zip(self._storages, brought_in_one([self._flat[key] for key in self._storages]), strict=True))
+
+    def left(self, tensor: Tensor) -> Array:
+        """The tensor as the call left it, in NumPy: for after the call."""
+        sparse = tensor.storage.sparse
+        return to_numpy(self.after(tensor)) if sparse else tensor.over(self._left[id(tensor.storage)])
+
+    @cached_property
     def moved(self) -> dict[int, Array]:
         """Of each storage that is not sparse, by its id, the elements that differ in any bit: for after the call."""
-        storages = {id(t.storage): t.storage for t in self.materials.inputs.tensors().values() if not t.storage.sparse}
-        after = {key: to_numpy(self._flat[key]) for key in storages}
-        return {key: np.flatnonzero(bits(after[key]) != bits(was.data)) for key, was in storages.items()}
+        return {key: (bits(self._left[key]) != bits(was.data)).nonzero()[0] for key, was in self._storages.items()}
 
     def changed(self) -> tuple[Written, ...]:
         """The inputs whose bits are no longer what they were, and the caches that are not what they should be."""
@@ -205,7 +222,8 @@ class Placement:
     def _changed(self, name: str) -> Written | None:
         tensor: Tensor = getattr(self.materials.inputs, name)
         if not tensor.storage.sparse:
-            as_before = self.materials.stored is None and not self.moved[id(tensor.storage)].size
+            changes = self.materials.stored is not None and name in CACHES
+            as_before = not changes and not self.moved[id(tensor.storage)].size
             return None if as_before else self._compared(name, tensor)
         used = self.materials.rows(tensor)
         rows = {int(block): i for i, block in enumerate(used)}
@@ -217,7 +235,7 @@ class Placement:
         return replace(written, index=index, rows=frozenset(others))
 
     def _compared(self, name: str, tensor: Tensor) -> Written | None:
-        return Written.between(name, to_numpy(self.after(tensor)), self._expected(name, tensor.view))
+        return Written.between(name, self.left(tensor), self._expected(name, tensor.view))
 
     def _expected(self, name: str, before: Array, rows: dict[int, int] | None = None) -> Array:
         """What a right call leaves: a cache with its new tokens, everything else as it was."""
@@ -236,10 +254,10 @@ class Placement:
         if tensor.storage.sparse:
             return None
         moved = self.moved[id(tensor.storage)]
-        beyond = moved[tensor.storage.state[moved] == OUT_OF_REACH]
+        beyond = moved[tensor.storage.state[moved] == OUT_OF_REACH] if moved.size else moved
         if not beyond.size:
             return None
-        first, after = int(beyond[0]), to_numpy(self._flat[id(tensor.storage)])
+        first, after = int(beyond[0]), self._left[id(tensor.storage)]
         got, was = float(after[first]), float(tensor.storage.data[first])
         return Written(" or ".join(names), first - tensor.offset, got, was, len(beyond))
 
@@ -247,8 +265,7 @@ class Placement:
         """Which elements of a given `out` still hold the poison's exact bits; None where none does."""
         if self.materials.inputs.out is None:
             return None
-        after = bits(to_numpy(self.after(self.materials.inputs.out)))
-        kept = after == bits(self.materials.inputs.out.view.copy())
+        kept = bits(self.left(self.materials.inputs.out)) == bits(self.materials.inputs.out.view)
         return kept if kept.any() else None
 
 
@@ -258,9 +275,10 @@ LACKING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 def observe(subject: Subject, placement: Placement) -> Observed:
     """Call the subject and look at what it left behind; the caller adds what its executor knows."""
-    with compile_times() as seconds, empty_is_nan():
+    with compile_times() as seconds:
         try:
-            returned = _called(subject, placement, seconds)
+            with empty_is_nan():
+                returned = _called(subject, placement, seconds)
             with phase("reading back"):
                 observed = read_output(returned, placement)
         except (Exception, SystemExit) as error:
@@ -330,8 +348,11 @@ def read_output(returned: Any, placement: Placement) -> Observed:
         return Observed(complaint=complaint)
     wanted: dict[str, Any] = {"out": out, "lse": lse} if case.want_lse else {"out": out}
     lent = [f"{name} lies in the memory of {owner}" for name, t in wanted.items() for owner in placement.lent(t)[:1]]
-    values: dict[str, Any] = {name: to_numpy(tensor).copy() for name, tensor in wanted.items()}
-    return Observed(complaint=f"{lent[0]}, but should have its own" if lent else "", **values)
+    own: dict[str, Any] = {
+        name: (to_numpy(t) if given is None or name == "lse" else placement.left(given)).copy()
+        for name, t in wanted.items()
+    }
+    return Observed(complaint=f"{lent[0]}, but should have its own" if lent else "", **own)
 
 
 def _complain(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
@@ -402,6 +423,29 @@ def to_numpy(tensor: torch.Tensor) -> Array:
         if tensor.dtype == _TORCH[name]:
             return tensor.view(torch.int16 if name == "bfloat16" else torch.int8).numpy().view(DTYPES[name])
     return tensor.numpy()
+
+
+def sent_in_one(storages: Sequence[Storage], device: str) -> list[torch.Tensor]:
+    """What the storages hold on a device, each in memory of its own and all there already, in one copy from here."""
+    if not storages:
+        return []
+    whole = torch.from_numpy(np.concatenate([storage.data.view(np.uint8) for storage in storages])).to(device)
+    parts = torch.split(whole, [storage.data.nbytes for storage in storages])
+    sent = [part.clone().view(_TORCH[storage.dtype]) for part, storage in zip(parts, storages, strict=True)]
+    if whole.is_cuda:
+        torch.cuda.current_stream().synchronize()
+    return sent
+
+
+def brought_in_one(flats: Sequence[torch.Tensor]) -> list[Array]:
+    """Flat tensors of one device as NumPy arrays, in one copy to here."""
+    if not flats:
+        return []
+    widest = sorted(flats, key=lambda flat: -flat.element_size())  # first, so that each begins where its type may
+    whole = torch.cat([flat.view(torch.uint8) for flat in widest]).cpu()
+    parts = torch.split(whole, [flat.nbytes for flat in widest])
+    found = {id(flat): to_numpy(part.view(flat.dtype)) for flat, part in zip(widest, parts, strict=True)}
+    return [found[id(flat)] for flat in flats]
 
 
 def bits(array: Array) -> Array:
