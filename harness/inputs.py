@@ -176,8 +176,7 @@ def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
     first = sum(s.query_len for s in case.batch[:index])
     rows = slice(first, first + seq.query_len)
     blocks, offsets = _slots(materials.geometry, case, index)
-    k, v = (_dequantised(materials, name, blocks, offsets) for name in ("k_cache", "v_cache"))
-    k, v = _kept(case, seq, k), _kept(case, seq, v)
+    k, v = (_kept(case, seq, _dequantised(materials, name, blocks, offsets)) for name in ("k_cache", "v_cache"))
     if case.new_kv == "dense":
         k, v = _followed(k, materials.inputs.k_new, rows, seq), _followed(v, materials.inputs.v_new, rows, seq)
     q = materials.inputs.q.view[rows]
@@ -186,7 +185,8 @@ def gathered(materials: Materials, index: int) -> tuple[Array, Array, Array]:
 
 def _kept(case: Case, seq: Seq, cached: Array) -> Array:
     """The cached tokens with 0 for those that slid out: whatever lies there, nobody sees it."""
-    return np.where((np.arange(len(cached)) < case.slid(seq))[:, None, None], np.zeros_like(cached), cached)
+    cached[: case.slid(seq)] = 0
+    return cached
 
 
 def _followed(cached: Array, new: Tensor, rows: slice, seq: Seq) -> Array:
