@@ -275,21 +275,6 @@ def paged_extend_kernel(
         m, l, acc = softmax_step(scores, unit, v.to(q.dtype), m, l, acc)
         block = next_block
 
-    # A tile that the mask alone cuts has all its tokens, and comes as whole ones do.
-    if k_rows is not None:
-        stored_len = kv_len if k_new_ptr is None else cached_len
-        end_stored = tl.maximum(tl.minimum(stored_len // TILE_KV, end_tile), end_whole)
-        for tile in tl.range(end_whole, end_stored, num_stages=1):
-            block = whole_tile_blocks(table_ptr, tile, end_stored, stride_table_column, BLOCK_SIZE, TILE_KV)
-            k = load_rows(k_rows, block, tile, kv_head, BLOCK_SIZE, HEAD_DIM, TILE_KV)  # [TILE_KV, TILE_D]
-            v = load_rows(v_rows, block, tile, kv_head, BLOCK_SIZE, HEAD_DIM_V, TILE_KV)  # [TILE_KV, TILE_DV]
-            key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
-            m, l, acc = add_tile(
-                q, k.to(q.dtype), v.to(q.dtype), position, key, key < end_paged, window_left, window_right,
-                paged_scale, softcap, slope, m, l, acc,
-            )  # fmt: skip
-        end_whole = end_stored
-
     for tile in tl.range(end_whole, end_tile, num_stages=1):
         key = tile * TILE_KV + tl.arange(0, TILE_KV)  # [TILE_KV]
         there = (key >= first_paged) & (key < end_paged)  # [TILE_KV]
@@ -387,8 +372,8 @@ def paged_extend(
 
     The new tokens are counted in kv_lens. They are in the cache already, or come as k_new and v_new [tokens,
     num_kv_heads, dim], packed as q is, in q's type and not scaled; then cache and block_tables hold only the tokens
-    before them. A key that nobody in a tile of queries sees is not read, unless its tile comes by tma. Without
-    `max_query_len`, which may be larger than needed, query_starts are read: a GPU has to be waited for.
+    before them. A key that nobody in a tile of queries sees is not read. Without `max_query_len`, which may be larger
+    than needed, query_starts are read: a GPU has to be waited for.
     A tile has tile_q rows (a new token and a query head each) and tile_kv keys, or as many as there is room for.
     num_splits programs share the keys of a tile of queries, by default as many as fill the GPU; a `workspace` for them
     (`split_workspace`) makes a call one that allocates nothing.

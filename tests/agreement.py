@@ -205,17 +205,22 @@ def exactly(case: Case, bound: Any) -> np.ndarray:
     Equal keys: all weights are 1 and the values small integers, so the quotient is exact where the number of keys, e to
     the lse, is a power of two, and nothing is merged. One hot key: its weight is 1 and the others' are 0, and the
     output is its value, whole numbers; only its own, so the lse is far above what equal keys would have. A score times
-    a scale that is no power of two is rounded, and not where a compiler fuses it with the subtraction that follows.
+    a scale that is no power of two is rounded, and not where a compiler fuses it with the subtraction that follows; one
+    in base 2 always is, and what that leaves of a weight of 1 shows in float32 alone.
     """
     plain = not (case.alibi or case.sinks or case.softcap) and case.op in EXACT
     if plain and case.values == "uniform" and case.hints.num_splits <= 1:
         keys = np.exp2(np.round(np.log2(np.exp(np.maximum(bound.truth_lse, 0)))))
         here = np.abs(np.exp(bound.truth_lse) / keys - 1) < 1e-9
-    elif plain and case.values == "gather" and case.kv_dtype == "same" and np.frexp(case.scale or 0.3)[0] == 0.5:
+    elif plain and case.values == "gather" and case.kv_dtype == "same" and _scaled_exactly(case):
         here = bound.truth_lse > 100
     else:
         here = np.zeros(bound.truth_lse.shape, bool)
     return np.broadcast_to(here[..., None], bound.truth.shape)
+
+
+def _scaled_exactly(case: Case) -> bool:
+    return case.dtype != "float32" and np.frexp(case.scale or 0.3)[0] == 0.5
 
 
 def table(count: int, first: str, second: str, workers: int, subjects: Sequence[str] = SUBJECTS) -> list[Row]:
