@@ -247,7 +247,7 @@ class Campaign:
             return round_seed
         visit = self.visits.get((self.subject, step), 0)
         self.visits[self.subject, step] = visit + 1
-        if visit % stays == 0:
+        if visit % stays == stays // 2:  # sooner, it would keep cores from kernels that are needed first
             self._prepare(self.subject, step, visit // stays + 1)
         return self._seed_of(self.subject, step, visit // stays)
 
